@@ -1,0 +1,1 @@
+"""Config: schema, loading, checks, presets."""

@@ -1,0 +1,166 @@
+"""The model's shape and its numerics."""
+
+from typing import Literal
+
+from maxtrain.config.schema.types import (
+    Fraction,
+    NonNegativeInt,
+    NonNegativeReal,
+    PositiveCount,
+    PositiveInt,
+    PositiveReal,
+    Section,
+)
+
+Activation = Literal["swiglu", "geglu", "relu2"]
+DType = Literal["float32", "bfloat16"]
+
+
+class RopeScaling(Section):
+    """Stretching rotary positions beyond the length that a model was trained on."""
+
+    kind: Literal["linear", "llama3", "yarn"]
+    """`linear` (Chen 2023), `llama3` (frequency bands, Llama 3.1) or `yarn` (Peng 2023)."""
+    factor: PositiveReal
+    """New length divided by the original length."""
+    original_length: PositiveCount
+    """Sequence length of the original training, in tokens."""
+    low_freq_factor: PositiveReal = 1.0
+    """llama3: wavelengths over original_length / low_freq_factor are divided by the factor."""
+    high_freq_factor: PositiveReal = 4.0
+    """llama3: wavelengths under original_length / high_freq_factor are kept."""
+    beta_fast: PositiveReal = 32.0
+    """yarn: rotations over original_length above which a dimension is kept."""
+    beta_slow: PositiveReal = 1.0
+    """yarn: rotations over original_length below which a dimension is interpolated."""
+
+
+class RopeConfig(Section):
+    """Rotary position embedding (Su 2021)."""
+
+    theta: PositiveReal = 10000.0
+    """Base of the rotary frequencies."""
+    scaling: RopeScaling | None = None
+    """How positions beyond the original length are stretched; null for none."""
+
+
+class MoeConfig(Section):
+    """Mixture-of-experts feed-forward layers."""
+
+    num_experts: PositiveInt
+    """Routed experts in each layer."""
+    top_k: PositiveInt
+    """Experts that each token is sent to."""
+    d_expert: PositiveInt
+    """Hidden width of one routed expert."""
+    num_shared: NonNegativeInt = 0
+    """Shared experts, which see every token; their widths add up to one feed-forward."""
+    d_shared: PositiveInt | None = None
+    """Hidden width of one shared expert; null for d_expert."""
+    first_dense: NonNegativeInt = 0
+    """The first layers that keep a dense feed-forward (of width model.d_ff)."""
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """How router logits become scores."""
+    normalize_top_k: bool = True
+    """Divide the chosen scores by their sum."""
+    routed_scale: PositiveReal = 1.0
+    """Factor on the routed experts' output (DeepSeek-V3: 2.5)."""
+    num_groups: PositiveInt = 1
+    """Groups of experts for group-limited routing; 1 for none."""
+    top_groups: PositiveInt = 1
+    """Groups that a token may choose experts from."""
+    balance: Literal["none", "sequence", "global", "bias"] = "sequence"
+    """`sequence`: auxiliary loss per sequence; `global`: over the whole batch; `bias`: loss-free, by expert bias."""
+    balance_weight: NonNegativeReal = 0.01
+    """Weight of the auxiliary loss (with `bias`: of the complementary per-sequence loss)."""
+    bias_rate: NonNegativeReal = 0.001
+    """Step of the expert bias an update (Wang 2024)."""
+    z_weight: NonNegativeReal = 0.0
+    """Weight of the router z-loss (Zoph 2022)."""
+    capacity_factor: PositiveReal | None = None
+    """Null: dropless. Else an expert takes at most factor × tokens × top_k / num_experts tokens of a sequence."""
+
+
+class ModelConfig(Section):
+    """A pre-norm decoder."""
+
+    vocab_size: PositiveCount
+    """Rows of the embedding; at least the tokenizer's size, and divisible by mesh.tensor."""
+    num_layers: PositiveInt
+    """Decoder layers."""
+    d_model: PositiveInt
+    """Width of the residual stream."""
+    num_heads: PositiveInt
+    """Query heads."""
+    num_kv_heads: PositiveInt | None = None
+    """Key and value heads (grouped-query attention); null for num_heads."""
+    head_dim: PositiveInt | None = None
+    """Width of a head; null for d_model / num_heads."""
+    d_ff: PositiveInt
+    """Hidden width of a dense feed-forward."""
+    activation: Activation = "swiglu"
+    """`swiglu` and `geglu` are gated (three matrices); `relu2` has two."""
+    attention: Literal["gqa", "mla"] = "gqa"
+    """Kind of attention; `mla` (multi-head latent attention) is not available yet."""
+    window: PositiveCount | None = None
+    """Sliding window: a token sees itself and window - 1 before it; null for full attention."""
+    global_every: NonNegativeInt = 0
+    """With a window, every n-th layer attends fully; 0 for none."""
+    qk_norm: bool = False
+    """RMSNorm on each query and key head before the rotation."""
+    attention_gate: bool = False
+    """A sigmoid gate on each head's output, computed from the layer's input."""
+    rope: RopeConfig = RopeConfig()
+    """Rotary positions."""
+    norm_eps: PositiveReal = 1e-6
+    """Epsilon of every RMSNorm."""
+    tie_embeddings: bool = False
+    """Share the input embedding with the output projection."""
+    dropout: Fraction = 0.0
+    """Dropout on the output of every attention and feed-forward."""
+    init_std: PositiveReal = 0.02
+    """Standard deviation of the truncated normal that weights start from."""
+    depth_scaled_init: bool = True
+    """Divide the initial deviation of output projections by sqrt(2 × num_layers)."""
+    moe: MoeConfig | None = None
+    """Mixture-of-experts layers; null for a dense model."""
+    num_mtp: NonNegativeInt = 0
+    """Extra tokens predicted ahead; over 0 (multi-token prediction) is not available yet."""
+    z_weight: NonNegativeReal = 0.0
+    """Weight of the z-loss on the output logits (PaLM: 1e-4)."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads, the default resolved."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def dim_per_head(self) -> int:
+        """Width of a head, the default resolved."""
+        return self.head_dim or self.d_model // self.num_heads
+
+    def window_of(self, layer: int) -> int | None:
+        """Attention window of one layer, or None where it attends fully."""
+        if self.window is None or (self.global_every and (layer + 1) % self.global_every == 0):
+            return None
+        return self.window
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether a layer's feed-forward is a mixture of experts."""
+        return self.moe is not None and layer >= self.moe.first_dense
+
+
+class PrecisionConfig(Section):
+    """Number formats. Parameters, optimizer state, norms, router and loss statistics are always float32."""
+
+    compute: DType = "float32"
+    """Operands of matrix products; they accumulate in float32."""
+    activations: DType = "float32"
+    """The residual stream and what is kept for the backward pass."""
+
+
+class RematConfig(Section):
+    """What the backward pass recomputes instead of keeping."""
+
+    policy: Literal["none", "full", "save_attention", "save_dots"] = "none"
+    """`none` keeps all; `full` layer inputs; `save_attention` also attention outputs; `save_dots` also products."""

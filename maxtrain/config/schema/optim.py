@@ -1,0 +1,68 @@
+"""Optimizer, schedule, and what happens to a bad step."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from maxtrain.config.schema.types import (
+    Count,
+    Fraction,
+    NonNegativeReal,
+    PositiveInt,
+    PositiveReal,
+    Section,
+    as_float,
+)
+
+Beta = Annotated[float, BeforeValidator(as_float), Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """AdamW (Loshchilov 2019) or Muon (Jordan 2024) for matrices with AdamW for the rest."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """Which optimizer."""
+    beta1: Beta = 0.9
+    """Decay of Adam's first moment."""
+    beta2: Beta = 0.95
+    """Decay of Adam's second moment."""
+    eps: PositiveReal = 1e-8
+    """Adam's epsilon."""
+    weight_decay: NonNegativeReal = 0.1
+    """Decoupled decay, multiplied by the learning rate; norms, gates' biases and expert biases are exempt."""
+    decay_embeddings: bool = True
+    """Whether the embedding and the output projection decay too."""
+    clip_norm: PositiveReal | None = 1.0
+    """Scale the gradient down to this global norm; null for none."""
+    muon_momentum: Beta = 0.95
+    """Muon's momentum (Nesterov)."""
+    muon_iterations: PositiveInt = 5
+    """Newton–Schulz iterations."""
+
+
+class ScheduleConfig(Section):
+    """Learning rate by updates."""
+
+    name: Literal["cosine", "wsd", "inverse_sqrt", "constant"] = "cosine"
+    """`wsd` is warmup–stable–decay."""
+    lr: PositiveReal
+    """Peak learning rate."""
+    min_lr: NonNegativeReal = 0.0
+    """Learning rate at the end of the decay."""
+    warmup_frac: Fraction | None = None
+    """Linear warm-up as a part of the run; give this or warmup_tokens, or neither for no warm-up."""
+    warmup_tokens: Count | None = None
+    """Linear warm-up in tokens."""
+    decay_frac: Fraction = 0.1
+    """wsd: the last part of the run, in which the rate decays."""
+    decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """wsd: form of the decay (`sqrt` is 1 - sqrt, Hägele 2024)."""
+
+
+class GuardConfig(Section):
+    """A step whose loss or gradient is not finite is skipped: only `step` advances."""
+
+    max_grad_norm: PositiveReal | None = None
+    """Skip a step whose gradient norm is over this; null for no bound."""
+    max_skips: PositiveInt = 5
+    """Skips in a row after which the run stops."""

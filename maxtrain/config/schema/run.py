@@ -1,0 +1,134 @@
+"""The run itself: mesh, length, checkpoints, evaluation, logs; and the whole config."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from maxtrain.config.schema.data import BatchConfig, DataConfig
+from maxtrain.config.schema.model import ModelConfig, PrecisionConfig, RematConfig
+from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
+from maxtrain.config.schema.types import (
+    NonNegativeInt,
+    NonNegativeReal,
+    PositiveCount,
+    PositiveInt,
+    Section,
+)
+
+MESH_AXES = ("data", "fsdp", "pipeline", "expert", "context", "tensor")
+"""Mesh axes in device order, slowest first."""
+BATCH_AXES = ("data", "fsdp", "expert")
+"""Mesh axes over which the rows of a batch are divided."""
+
+AxisSize = Annotated[int, Field(ge=-1)]
+
+
+class RunConfig(Section):
+    """Identity of the run."""
+
+    directory: str
+    """Run directory."""
+    seed: NonNegativeInt = 0
+    """Seed of initialisation, dropout and data order."""
+
+
+class MeshConfig(Section):
+    """Sizes of the mesh axes; one of them may be -1: what is left of the devices."""
+
+    devices: PositiveInt | None = None
+    """Devices in all; null for what the backend has. On CPU that many are emulated."""
+    data: AxisSize = 1
+    """Replicas of the parameters, each with its own rows."""
+    fsdp: AxisSize = 1
+    """Shards of parameters and optimizer state, each with its own rows."""
+    pipeline: AxisSize = 1
+    """Pipeline stages; over 1 is not available yet."""
+    expert: AxisSize = 1
+    """Shards of the experts, each with its own rows."""
+    context: AxisSize = 1
+    """Shards of the sequence; over 1 is not available yet."""
+    tensor: AxisSize = 1
+    """Shards of heads, hidden widths and vocabulary."""
+
+
+class TrainConfig(Section):
+    """Length and form of the training."""
+
+    total_tokens: PositiveCount
+    """Tokens of the whole run, padding included; a whole number of batches."""
+    scan_unroll: PositiveInt = 4
+    """Layers unrolled in one turn of the layer scan."""
+    kernels: Literal["auto", "reference"] = "auto"
+    """`reference` uses the plain forms of attention, experts and loss: slow, for comparison."""
+    compilation_cache: bool = True
+    """Keep compiled programs in the user's cache directory."""
+
+
+class CheckpointConfig(Section):
+    """Saving. The first and the last step are always saved."""
+
+    every: PositiveInt = 500
+    """Steps between saves."""
+    keep: PositiveInt = 3
+    """Newest verified checkpoints to keep; the newest healthy one is never removed."""
+    keep_every: PositiveInt | None = None
+    """Steps whose checkpoints are kept for ever; null for none."""
+    asynchronous: bool = True
+    """Write while training goes on."""
+
+
+class EvaluationConfig(Section):
+    """Held-out loss and bits per byte of every domain while training."""
+
+    every: NonNegativeInt = 0
+    """Steps between evaluations; 0 for none."""
+    dataset: str | None = None
+    """Dataset directory or URL; null for data.dataset."""
+    split: str = "heldout"
+    """Split that every domain's filter is turned to."""
+    max_tokens: PositiveCount = 65_536
+    """Tokens read of each domain, from its start; a whole number of rows."""
+
+
+class LoggingConfig(Section):
+    """What a run prints and writes."""
+
+    every: PositiveInt = 1
+    """Steps between progress lines; metrics.jsonl has every step."""
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    peak_tflops: NonNegativeReal | None = None
+    """Peak of one device in TFLOP/s, for MFU; null: known accelerators by name, else measured at start."""
+
+
+class Config(Section):
+    """One run."""
+
+    run: RunConfig
+    """Identity."""
+    data: DataConfig
+    """What is read."""
+    batch: BatchConfig
+    """How much at once."""
+    model: ModelConfig
+    """What is trained."""
+    precision: PrecisionConfig = PrecisionConfig()
+    """Number formats."""
+    remat: RematConfig = RematConfig()
+    """What is recomputed."""
+    mesh: MeshConfig = MeshConfig()
+    """Where it runs."""
+    train: TrainConfig
+    """How long."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """How parameters move."""
+    schedule: ScheduleConfig
+    """How fast."""
+    guard: GuardConfig = GuardConfig()
+    """What is skipped."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """What is saved."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """What is measured."""
+    logging: LoggingConfig = LoggingConfig()
+    """What is shown."""
