@@ -1,0 +1,42 @@
+"""Parameter groups, told from a parameter's path and logical axes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+Axes = tuple[str | None, ...]
+
+GROUPS = ("embedding", "attention", "feed_forward", "experts", "router", "norms", "output")
+"""The groups that norms are reported for and that decay and Muon choose by."""
+
+
+def group_of(path: str, axes: Axes) -> str:
+    """Group of one parameter.
+
+    Args:
+        path: '/'-joined keys, such as `layers/moe/attention/query`.
+        axes: logical axes, one a dimension.
+    """
+    root, names = path.split("/", 1)[0], set(axes)
+    if root in ("embedding", "output"):
+        return root
+    for name, group in (("router", "router"), ("expert", "experts"), ("mlp", "feed_forward")):
+        if name in names:
+            return group
+    return "attention" if names & {"heads", "kv_heads"} else "norms"
+
+
+def group_tree(params: Any, axes: Mapping[str, Axes]) -> Any:
+    """Groups as a tree shaped like the parameters.
+
+    Args:
+        params: tree of arrays or abstract arrays.
+        axes: logical axes by path.
+    """
+
+    def label(path: tuple, _: Any) -> str:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return group_of(name, axes[name])
+
+    return jax.tree_util.tree_map_with_path(label, params)
