@@ -1,0 +1,39 @@
+"""The tokenised dataset: format on disk, reader, writer."""
+
+from maxtrain.dataset.filter import Filter
+from maxtrain.dataset.format import (
+    FORMAT_VERSION,
+    MANIFEST,
+    TRAIN_SPLIT,
+    InputRecord,
+    Manifest,
+    RuleCounts,
+    TokenizerRecord,
+    Totals,
+    document_id,
+    token_dtype,
+)
+from maxtrain.dataset.reader import Dataset, read_manifest
+from maxtrain.dataset.table import Coded, DocumentTable
+from maxtrain.dataset.writer import DatasetWriter, Document, History
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "TRAIN_SPLIT",
+    "Coded",
+    "Dataset",
+    "DatasetWriter",
+    "Document",
+    "DocumentTable",
+    "Filter",
+    "History",
+    "InputRecord",
+    "Manifest",
+    "RuleCounts",
+    "TokenizerRecord",
+    "Totals",
+    "document_id",
+    "read_manifest",
+    "token_dtype",
+]
