@@ -58,7 +58,9 @@ class DomainConfig(Section):
     """Refuse a run that would read the domain more often; null for no cap."""
 
 
-Mixture = Annotated[dict[str, DomainConfig], Field(min_length=1)]
+DomainName = Annotated[str, Field(pattern=r"^[\w-]+$")]
+"""Letters of any script, digits, `_` and `-`: names are parts of dotted keys and of metric names."""
+Mixture = Annotated[dict[DomainName, DomainConfig], Field(min_length=1)]
 
 
 class StageConfig(Section):
@@ -85,7 +87,7 @@ class DataConfig(Section):
     """Dataset directory or URL; required unless the source is synthetic."""
     source: Literal["dataset", "synthetic"] = "dataset"
     """`synthetic` draws random tokens, for throughput runs."""
-    mixture: Mixture = {"all": DomainConfig(weight=1.0)}
+    mixture: Mixture = Field(default_factory=lambda: {"all": DomainConfig(weight=1.0)})
     """Domains by name."""
     sequence_length: PositiveCount
     """Tokens in a row."""

@@ -6,7 +6,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_COUNT = re.compile(r"([0-9][0-9_,]*)(\.[0-9]+)?\s*([a-z]{0,2})", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(\.[0-9]+)?\s*([kKmMbBtT]|[kKmMgG]i)?")
+
+MAX_INT = 2**31 - 1
+"""Greatest plain whole number: what an int32 holds."""
+MAX_COUNT = 2**63 - 1
+"""Greatest count: what an int64 holds."""
 
 
 class Section(BaseModel):
@@ -18,24 +23,26 @@ class Section(BaseModel):
 def parse_count(value: Any) -> Any:
     """Read a human size (`10T`, `1.5M`, `4Ki`, `65,536`) as an exact integer.
 
-    Suffixes are decimal (K, M, B, T) or binary (Ki, Mi, Gi). Other types pass through for pydantic to judge.
+    Suffixes are decimal (K, M, B, T) or binary (Ki, Mi, Gi). A comma separates groups of three digits, so that a
+    decimal comma is refused. Other types pass through for pydantic to judge.
 
     Raises:
-        ValueError: the text is no count, or the count is not a whole number.
+        ValueError: the text is no count, or the count is not a whole number or over an int64.
     """
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, str):
-        return value
-    match = _COUNT.fullmatch(value.strip())
-    if match is None or match[3].lower() not in _SUFFIX:
-        raise ValueError("should be a count such as 65536, 64Ki, 1.5M or 10T")
-    digits, fraction = match[1].replace("_", "").replace(",", ""), (match[2] or ".")[1:]
-    scaled = int(digits + fraction) * _SUFFIX[match[3].lower()]
-    count, rest = divmod(scaled, 10 ** len(fraction))
-    if rest:
-        raise ValueError(f"is not a whole number ({scaled / 10 ** len(fraction)})")
-    return count
+        value = int(value)
+    if isinstance(value, str):
+        match = _COUNT.fullmatch(value.strip())
+        if match is None:
+            raise ValueError("should be a count such as 65536, 64Ki, 1.5M or 10T")
+        digits, fraction = match[1].replace("_", "").replace(",", ""), (match[2] or ".")[1:]
+        scaled = int(digits + fraction) * _SUFFIX[(match[3] or "").lower()]
+        value, rest = divmod(scaled, 10 ** len(fraction))
+        if rest:
+            raise ValueError(f"is not a whole number ({scaled / 10 ** len(fraction)})")
+    if isinstance(value, int) and value > MAX_COUNT:
+        raise ValueError(f"should be at most {MAX_COUNT:,} (a signed 64-bit integer)")
+    return value
 
 
 def as_float(value: Any) -> Any:
@@ -47,17 +54,18 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-_COUNT_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _COUNT.pattern}]}
+_COUNT_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^{_COUNT.pattern}$"}]}
+_POSITIVE_COUNT_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, _COUNT_SCHEMA["anyOf"][1]]}
 
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0), WithJsonSchema(_COUNT_SCHEMA)]
 """A whole number >= 0 that may be written with a suffix."""
-PositiveCount = Annotated[int, BeforeValidator(parse_count), Field(gt=0), WithJsonSchema(_COUNT_SCHEMA)]
+PositiveCount = Annotated[int, BeforeValidator(parse_count), Field(gt=0), WithJsonSchema(_POSITIVE_COUNT_SCHEMA)]
 """A whole number > 0 that may be written with a suffix."""
 Real = Annotated[float, BeforeValidator(as_float), Field(allow_inf_nan=False)]
 PositiveReal = Annotated[float, BeforeValidator(as_float), Field(gt=0, allow_inf_nan=False)]
 NonNegativeReal = Annotated[float, BeforeValidator(as_float), Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=1, allow_inf_nan=False)]
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INT)]
 AsTuple = BeforeValidator(_as_tuple)
 """Lets a YAML list fill a tuple field, which strict mode would refuse."""
