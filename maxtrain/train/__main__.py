@@ -1,0 +1,81 @@
+"""`python -m maxtrain.train CONFIG [KEY=VALUE ...]`: train a model, or go on with it."""
+
+import argparse
+import sys
+
+from maxtrain.config.batch_plan import plan_batches
+from maxtrain.config.checks import check_or_raise
+from maxtrain.config.load import load_config
+from maxtrain.core.errors import UserError, run_command
+
+_DESCRIPTION = """\
+Train a model from a config, or resume the run in its directory from the newest verified checkpoint.
+
+The run directory (run.directory) gets config.yaml, metrics.jsonl, events.jsonl, eval/, tensorboard/ and checkpoints/.
+Ctrl-C or SIGTERM saves and stops; the same command goes on, bit for bit."""
+
+_EPILOG = """\
+examples:
+  python -m maxtrain.train configs/learning/first.yaml
+  python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
+  python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4
+  python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
+
+exit codes:
+  0 done   1 failed   2 bad config, command line or input   3 dataset missing or damaged
+  4 no usable checkpoint or a save failed   5 the run directory is in use   6 stopped by the guard
+  130, 143 stopped by SIGINT, SIGTERM after a save"""
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m maxtrain.train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", help="YAML config")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides of the config")
+    parser.add_argument("--stop-at", type=int, metavar="STEP", help="save and stop after this step")
+    group = parser.add_argument_group("several processes (found by themselves under Slurm, JobSet and on TPU pods)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    group.add_argument("--num-processes", type=int, metavar="N", help="processes in all")
+    group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check everything that needs no device, then start the devices and train.
+
+    Returns:
+        The exit code.
+    """
+    args = _parse(arguments)
+    if args.stop_at is not None and args.stop_at < 1:
+        raise UserError(f"--stop-at {args.stop_at}: must be at least 1")
+    config = load_config(args.config, args.overrides)
+    check_or_raise(config)
+    plan = plan_batches(config)
+
+    # The data is opened before JAX is imported, so that a mistake is told within a second.
+    from maxtrain.loader import HeldOut, Loader
+
+    loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+    heldout = HeldOut.from_config(config) if config.evaluation.every else None
+
+    from maxtrain.core.files import user_cache_directory
+    from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
+
+    start_processes(args.coordinator, args.num_processes, args.process_id)
+    num_devices = start_devices(config.mesh.devices)
+    if config.train.compilation_cache:
+        enable_compilation_cache(user_cache_directory() / "compiled")
+    check_or_raise(config, num_devices)
+
+    from maxtrain.train.session import run_training
+
+    return run_training(config, plan, loader, heldout, args.stop_at)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,47 @@
+"""Batches of the loader as global arrays on the mesh."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from maxtrain.config.schema import BATCH_AXES
+from maxtrain.parallel.mesh import local_rows, make_global
+
+
+class BatchFeeder:
+    """Turns a batch's rows into [A, B, T] arrays: A microbatches of B rows, B divided over the batch axes.
+
+    Args:
+        mesh: the device mesh.
+        micro_batch: rows that one data-parallel rank takes at once.
+    """
+
+    def __init__(self, mesh: Mesh, micro_batch: int) -> None:
+        self._mesh = mesh
+        self.micro_rows = micro_batch * int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))
+
+    def select(self, batch_rows: int) -> np.ndarray:
+        """Positions inside a batch of this many rows that this process reads, in the order that `place` expects."""
+        starts = np.arange(0, batch_rows, self.micro_rows)
+        return (starts[:, None] + local_rows(self._mesh, self.micro_rows)).reshape(-1)
+
+    def place(self, batch: dict[str, np.ndarray], batch_rows: int) -> dict[str, jax.Array]:
+        """Put this process's rows of a batch on its devices."""
+        num_micro = batch_rows // self.micro_rows
+
+        def put(rows: np.ndarray) -> jax.Array:
+            local = rows.reshape(num_micro, -1, *rows.shape[1:])
+            spec = PartitionSpec(None, BATCH_AXES, *(None,) * (rows.ndim - 1))
+            return make_global(self._mesh, spec, local, (num_micro, self.micro_rows, *rows.shape[1:]))
+
+        return {name: put(rows) for name, rows in batch.items()}
+
+
+def feed(loader: Any, feeder: BatchFeeder, first_step: int) -> Iterator[tuple[int, dict[str, jax.Array]]]:
+    """Global batches in order, from a step on: (step, batch)."""
+    plan = loader.plan
+    for step, batch in loader.iterate(first_step, feeder.select):
+        yield step, feeder.place(batch, len(plan.rows_of(step)))

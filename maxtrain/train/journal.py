@@ -1,0 +1,73 @@
+"""What process 0 writes of a run beside its checkpoints."""
+
+import platform
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+
+from maxtrain import __version__
+from maxtrain.config.batch_plan import BatchPlan
+from maxtrain.config.schema import LoggingConfig
+from maxtrain.monitor.events import EventLog
+from maxtrain.monitor.heldout import HeldOutResult, HeldOutWriter
+from maxtrain.monitor.metrics import MetricsWriter, next_attempt
+from maxtrain.monitor.progress import Progress
+from maxtrain.monitor.sinks import Sink, TensorBoardSink
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The open files of one attempt, and the progress line."""
+
+    events: EventLog
+    metrics: MetricsWriter
+    heldout: HeldOutWriter
+    sinks: list[Sink]
+    progress: Progress
+
+    @classmethod
+    def open(cls, directory: Path, config: LoggingConfig, plan: BatchPlan, stack: ExitStack) -> Self:
+        """Open every file for appending; the stack closes them."""
+        attempt = next_attempt(directory / "metrics.jsonl", directory / "events.jsonl")
+        events = EventLog(directory / "events.jsonl", attempt)
+        metrics = MetricsWriter(directory / "metrics.jsonl", attempt)
+        heldout = HeldOutWriter(directory / "eval" / "heldout.jsonl", attempt)
+        for name, writer in (("metrics.jsonl", metrics), ("eval/heldout.jsonl", heldout)):
+            if writer.removed_bytes:
+                events.write("repair", file=name, removed_bytes=writer.removed_bytes)
+        sinks: list[Sink] = [TensorBoardSink(directory / "tensorboard")] if config.tensorboard else []
+        progress = Progress(plan.num_steps, plan.num_tokens, every=config.every, stream=sys.stderr)
+        journal = cls(events, metrics, heldout, sinks, progress)
+        for part in (events, metrics, heldout, *sinks, progress):
+            stack.callback(part.close)
+        return journal
+
+    def start(self, step: int, mesh: jax.sharding.Mesh, changed: list[str], **facts: Any) -> None:
+        """Record that an attempt begins at a step."""
+        self.events.write(
+            "start",
+            step,
+            devices=mesh.size,
+            device_kind=mesh.devices.flat[0].device_kind,
+            processes=jax.process_count(),
+            mesh={axis: size for axis, size in mesh.shape.items() if size > 1},
+            code_version=__version__,
+            jax_version=jax.__version__,
+            python_version=platform.python_version(),
+            **facts,
+        )
+        if changed:
+            self.events.write("warning", step, reason="the config changed since the last checkpoint", keys=changed)
+            self.progress.message(f"note: changed since the last checkpoint: {', '.join(changed)}")
+
+    def evaluated(self, result: HeldOutResult) -> None:
+        """Record a held-out evaluation."""
+        self.heldout.write(result)
+        self.events.write("evaluate", result.step, loss=result.total.loss)
+        self.progress.evaluation(result)
+        for sink in self.sinks:
+            sink.write_heldout(result)

@@ -1,0 +1,140 @@
+"""One step: gradients of a global batch, the guard, the update, the metrics."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from maxtrain.config.schema import Config
+from maxtrain.model import LossAux, Model
+from maxtrain.optim import GROUPS, group_tree
+from maxtrain.train.state import TrainState, dropout_keys
+
+# A microbatches  B rows of a microbatch  T tokens  R rows of the batch (A·B)  L MoE layers  E experts
+Batch = Mapping[str, Array]
+Metrics = dict[str, Array]
+
+
+def batch_gradients(
+    model: Model, params: Any, batch: Batch, expert_bias: Array, row_keys_AB: Array | None
+) -> tuple[Any, Array, LossAux]:
+    """Sum losses and gradients over the microbatches of a batch.
+
+    Returns:
+        The gradient of the summed loss (float32, like params), the summed loss, and the sums beside it; per-row
+        values come as [A·B]. Divide by the number of target tokens for means.
+    """
+    grad = jax.value_and_grad(model.loss, has_aux=True)
+
+    def microbatch(part: tuple[Batch, Array | None]) -> tuple[Any, Array, LossAux]:
+        (total, aux), grads = grad(params, part[0], expert_bias=expert_bias, row_keys=part[1])
+        return grads, total, aux
+
+    num_micro = batch["tokens"].shape[0]
+    if num_micro == 1:
+        return microbatch(jax.tree.map(lambda leaf: leaf[0], (dict(batch), row_keys_AB)))
+
+    def add(carry: tuple, part: tuple) -> tuple[tuple, tuple[Array, Array]]:
+        grads, total, aux = microbatch(part)
+        rows, sums = (aux.nll_B, aux.weight_B), aux._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
+        return jax.tree.map(jnp.add, carry, (grads, total, sums)), rows
+
+    first = jax.tree.map(lambda leaf: leaf[0], (dict(batch), row_keys_AB))
+    _, _, aux_shape = jax.eval_shape(microbatch, first)
+    aux_shape = aux_shape._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (params, jnp.zeros(()), aux_shape))
+    (grads, total, aux), (nll, weight) = jax.lax.scan(add, zeros, (dict(batch), row_keys_AB))
+    return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1))
+
+
+def make_train_step(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable[[Array], Array],
+    config: Config,
+    num_domains: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """Build the step as a pure function, to be compiled with the state donated.
+
+    The batch's arrays are [A, B, T] (`domain`: [A, B]). The loss is the weighted sum over the global batch divided
+    by its number of target tokens. Where loss or gradient norm is not finite, the norm is over the guard's bound or
+    the batch has no target, only `step` and `skips` advance.
+    """
+    axes = {spec.path: spec.axes for spec in model.table}
+    groups = group_tree(model.abstract_params(), axes)
+    clip, bound = config.optimizer.clip_norm, config.guard.max_grad_norm
+    moe = config.model.moe
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        num_micro, rows = batch["tokens"].shape[:2]
+        keys = None
+        if config.model.dropout:
+            keys = dropout_keys(config.run.seed, state.step, num_micro * rows).reshape(num_micro, rows)
+        sums, total, aux = batch_gradients(model, state.params, batch, state.expert_bias, keys)
+        targets = aux.weight_B.sum()
+        per_token = 1.0 / jnp.maximum(targets, 1.0)
+        loss = total * per_token
+        squares = _squares_by_group(sums, groups) * per_token**2
+        grad_norm = jnp.sqrt(squares.sum())
+        ok = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (targets > 0)
+        if bound is not None:
+            ok &= grad_norm <= bound
+
+        scale = per_token if clip is None else per_token * jnp.minimum(1.0, clip / jnp.maximum(grad_norm, 1e-30))
+        grads = jax.tree.map(lambda leaf: leaf * scale, sums)
+        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        lr = schedule(state.updates)
+        params = jax.tree.map(lambda leaf, step: leaf - lr * step, state.params, direction)
+        expert_bias = state.expert_bias
+        if moe is not None and moe.balance == "bias":
+            load = aux.expert_load
+            expert_bias += moe.bias_rate * jnp.sign(load.mean(-1, keepdims=True) - load)
+        new, old = (params, opt_state, expert_bias), (state.params, state.opt_state, state.expert_bias)
+        params, opt_state, expert_bias = jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
+        skips = jnp.where(ok, 0, state.skips + 1)
+        after = TrainState(params, opt_state, expert_bias, state.step + 1, state.updates + ok.astype(jnp.int32), skips)
+
+        tokens = (batch["segment_ids"] > 0).sum(dtype=jnp.float32)
+        metrics = {
+            "step": after.step,
+            "updates": after.updates,
+            "skipped": ~ok,
+            "skips_in_a_row": skips,
+            "loss": loss,
+            "cross_entropy": aux.nll_B.sum() * per_token,
+            "z_loss": aux.z_sum * per_token,
+            "balance_loss": aux.balance_sum * per_token,
+            "router_z_loss": aux.router_z_sum * per_token,
+            "grad_norm": grad_norm,
+            "grad_norm_by_group": jnp.sqrt(squares),
+            "update_norm": jnp.where(ok, lr * optax.global_norm(direction), 0.0),
+            "param_norm": optax.global_norm(params),
+            "lr": lr,
+            "target_tokens": targets,
+            "tokens": tokens,
+            "expert_load": aux.expert_load,
+            "router_entropy": aux.router_entropy_sum / jnp.maximum(tokens, 1.0),
+            "dropped_tokens": aux.dropped,
+            **_by_domain(aux, batch["domain"].reshape(-1), num_domains),
+        }
+        return after, metrics
+
+    return train_step
+
+
+def _squares_by_group(grads: Any, groups: Any) -> Array:
+    """Sums of squares of the gradient, one a group in the order of GROUPS (float32)."""
+    sums = {group: jnp.zeros(()) for group in GROUPS}
+    for leaf, group in zip(jax.tree.leaves(grads), jax.tree.leaves(groups), strict=True):
+        sums[group] += jnp.sum(jnp.square(leaf))
+    return jnp.stack([sums[group] for group in GROUPS])
+
+
+def _by_domain(aux: LossAux, domain_R: Array, num_domains: int) -> Metrics:
+    """Mean loss and target tokens of every domain; all tokens of a row belong to one domain."""
+    member = jax.nn.one_hot(domain_R, num_domains, dtype=jnp.float32)
+    nll, tokens = jnp.where(member > 0, aux.nll_B[:, None], 0).sum(0), member.T @ aux.weight_B
+    return {"loss_by_domain": nll / jnp.maximum(tokens, 1.0), "tokens_by_domain": tokens}
