@@ -82,13 +82,14 @@ def _lines(node: Node, path: str, around: tuple[int, ...], name: str) -> Iterato
             yield from _lines(value, f"{path}.{index}", around, name)
 
 
-def _check_keys(data: Any, path: str, name: str) -> None:
+def _check_keys(data: Any, path: str, name: str, lines: dict[str, int]) -> None:
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
+        inner = f"{path}.{key}" if path else str(key)
         if isinstance(data, dict) and not isinstance(key, str):
-            where = f" under {path}" if path else ""
-            raise UserError(f"{name}: the key {key!r}{where} is not a text; quote it if it is meant as a name")
-        _check_keys(value, f"{path}.{key}" if path else str(key), name)
+            where = f"{name}:{lines.get(inner, lines.get(path, 1))}"
+            raise UserError(f"{where}: the key {key!r} is not a text; quote it if it is meant as a name")
+        _check_keys(value, inner, name, lines)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -112,7 +113,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise UserError(f"{name}: is {kind}; a config is a mapping of sections such as `model:`")
     lines = dict(_lines(_yaml().compose(text), "", (), name))
-    _check_keys(data, "", name)
+    _check_keys(data, "", name, lines)
     return data, lines
 
 

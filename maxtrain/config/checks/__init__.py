@@ -1,0 +1,57 @@
+"""What must hold across sections, all of it checked before JAX starts."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from maxtrain.config.checks.batch import check_batch
+from maxtrain.config.checks.data import check_data
+from maxtrain.config.checks.mesh import axis_sizes, check_mesh
+from maxtrain.config.checks.model import check_model
+from maxtrain.config.checks.run import check_run
+from maxtrain.config.schema import Config
+from maxtrain.config.violations import ConfigError, Violation, with_origins
+
+__all__ = ["axis_sizes", "check_config", "check_or_raise"]
+
+_CHECKS: tuple[Callable[[Config, Mapping[str, int] | None], Iterator[Violation]], ...] = (
+    check_model,
+    check_batch,
+    check_data,
+    check_run,
+)
+
+
+def check_config(config: Config, num_devices: int | None = None) -> list[Violation]:
+    """Every rule across sections that a config breaks.
+
+    Args:
+        config: a config that has passed its schema.
+        num_devices: devices of the run in all; None takes mesh.devices. Where neither is known, a mesh with an axis
+            of -1 is checked only as far as the other axes tell.
+
+    Returns:
+        The violations, none if the config can run.
+    """
+    sizes = axis_sizes(config.mesh, num_devices)
+    found = list(check_mesh(config, num_devices))
+    for check in _CHECKS:
+        found.extend(check(config, sizes))
+    return found
+
+
+def check_or_raise(
+    config: Config, num_devices: int | None = None, *, name: str = "config", origins: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a config that breaks rules across sections.
+
+    Args:
+        config: a config that has passed its schema.
+        num_devices: as in `check_config`.
+        name: what the error calls the config, such as its file.
+        origins: where each key was written (`merge.Source.origins`), for the messages.
+
+    Raises:
+        ConfigError: with all violations.
+    """
+    violations = check_config(config, num_devices)
+    if violations:
+        raise ConfigError(name, with_origins(violations, origins or {}))

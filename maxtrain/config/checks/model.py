@@ -1,0 +1,129 @@
+"""The model's shape."""
+
+from collections.abc import Iterator, Mapping
+
+from maxtrain.config.checks.numbers import divisors_near, say_either
+from maxtrain.config.schema import Config, ModelConfig, MoeConfig
+from maxtrain.config.violations import Violation
+
+
+def _check_attention(model: ModelConfig) -> Iterator[Violation]:
+    heads, kv_heads = model.num_heads, model.kv_heads
+    if heads % kv_heads:
+        near = say_either(divisors_near(kv_heads, heads))
+        yield Violation("model.num_kv_heads", kv_heads, f"must divide model.num_heads = {heads}", f"set {near}")
+    if model.head_dim is None and model.d_model % heads:
+        yield Violation(
+            "model.num_heads",
+            heads,
+            f"must divide model.d_model = {model.d_model:,} where model.head_dim is null",
+            f"set {say_either(divisors_near(heads, model.d_model))}, or give model.head_dim",
+        )
+    elif model.dim_per_head % 2:
+        near = say_either([even for even in (model.dim_per_head - 1, model.dim_per_head + 1) if even])
+        yield Violation(
+            "model.head_dim", model.dim_per_head, "must be even, for rotary positions turn pairs", f"set {near}"
+        )
+    if model.attention == "mla":
+        yield Violation("model.attention", "mla", "is not available yet", "set gqa, with fewer model.num_kv_heads")
+    if model.global_every and model.window is None:
+        yield Violation(
+            "model.global_every",
+            model.global_every,
+            "needs a window: without one every layer attends fully",
+            "give model.window, or set 0",
+        )
+    elif model.global_every == 1:
+        yield Violation(
+            "model.global_every",
+            1,
+            f"makes every layer attend fully, so that model.window = {model.window:,} has no effect",
+            "set 2 or more, or model.window to null",
+        )
+
+
+def _check_rope(model: ModelConfig) -> Iterator[Violation]:
+    scaling = model.rope.scaling
+    if scaling is None:
+        return
+    if scaling.factor < 1:
+        yield Violation(
+            "model.rope.scaling.factor",
+            scaling.factor,
+            "positions are stretched, so at least 1",
+            "set the ratio new / old",
+        )
+    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
+        yield Violation(
+            "model.rope.scaling.low_freq_factor",
+            scaling.low_freq_factor,
+            f"must be under model.rope.scaling.high_freq_factor = {scaling.high_freq_factor}",
+            "lower it (Llama 3.1: 1 and 4)",
+        )
+    if scaling.kind == "yarn" and scaling.beta_slow >= scaling.beta_fast:
+        yield Violation(
+            "model.rope.scaling.beta_slow",
+            scaling.beta_slow,
+            f"must be under model.rope.scaling.beta_fast = {scaling.beta_fast}",
+            "lower it (YaRN: 1 and 32)",
+        )
+
+
+def _check_routing(moe: MoeConfig) -> Iterator[Violation]:
+    experts, groups = moe.num_experts, moe.num_groups
+    if experts % groups:
+        yield Violation(
+            "model.moe.num_groups",
+            groups,
+            f"must divide model.moe.num_experts = {experts}",
+            f"set {say_either(divisors_near(groups, experts))}",
+        )
+    if moe.top_groups > groups:
+        yield Violation(
+            "model.moe.top_groups",
+            moe.top_groups,
+            f"must be at most model.moe.num_groups = {groups}",
+            f"set {groups} or less",
+        )
+    allowed = experts // groups * min(moe.top_groups, groups)
+    if moe.top_k > allowed:
+        of_groups = f" in the {moe.top_groups} of {groups} groups that a token may use" if groups > 1 else ""
+        yield Violation(
+            "model.moe.top_k", moe.top_k, f"must be at most {allowed}, the experts{of_groups}", f"set {allowed} or less"
+        )
+
+
+def _check_capacity(config: Config, moe: MoeConfig) -> Iterator[Violation]:
+    factor = moe.capacity_factor
+    lengths = [stage.sequence_length or config.data.sequence_length for stage in config.data.stages]
+    length = min(lengths, default=config.data.sequence_length)
+    if factor is not None and int(factor * length * moe.top_k / moe.num_experts) < 1:
+        least = moe.num_experts / (length * moe.top_k)
+        yield Violation(
+            "model.moe.capacity_factor",
+            factor,
+            f"leaves an expert less than one token of a sequence of {length:,}",
+            f"set at least {least:g}, or null for dropless",
+        )
+
+
+def check_model(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
+    """Heads, positions, experts, and what is not available yet; independent of the mesh."""
+    model, moe = config.model, config.model.moe
+    yield from _check_attention(model)
+    yield from _check_rope(model)
+    if model.num_mtp:
+        yield Violation("model.num_mtp", model.num_mtp, "multi-token prediction is not available yet", "set 0")
+    if model.dropout == 1:
+        yield Violation("model.dropout", 1, "must be under 1, or nothing is left", "set 0.1, or 0 for none")
+    if moe is None:
+        return
+    yield from _check_routing(moe)
+    yield from _check_capacity(config, moe)
+    if moe.first_dense > model.num_layers:
+        yield Violation(
+            "model.moe.first_dense",
+            moe.first_dense,
+            f"must be at most model.num_layers = {model.num_layers}",
+            f"set {model.num_layers} or less",
+        )
