@@ -1,0 +1,137 @@
+"""Grouped-query attention (Ainslie 2023) over a row of the batch or over a key–value cache.
+
+B batch  T tokens  S cache slots  N query heads  K kv heads  G query heads of a kv head  H head dim  D model
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from maxtrain.config.schema import ModelConfig
+from maxtrain.model.context import Context
+from maxtrain.model.kernels.attention import attention
+from maxtrain.model.linear import project
+from maxtrain.model.norm import RMSNorm
+from maxtrain.model.parameters import parameter
+from maxtrain.model.rope import Rotation, rotate
+
+LayerCache = dict[str, jax.Array]
+"""`key` and `value` of one layer, [B, S, K, H]; slot s holds position s."""
+
+
+class GroupedQueryAttention(nnx.Module):
+    """Causal attention of one layer, with optional per-head QK-norm and output gate."""
+
+    def __init__(self, config: ModelConfig, context: Context, output_std: float) -> None:
+        width, heads, kv_heads, head_dim = config.d_model, config.num_heads, config.kv_heads, config.dim_per_head
+        std = config.init_std
+        self.context = context
+        self.query = parameter((width, heads, head_dim), ("embed", "heads", "head_dim"), std=std, num_input_dims=1)
+        self.key = parameter((width, kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), std=std, num_input_dims=1)
+        self.value = parameter(
+            (width, kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), std=std, num_input_dims=1
+        )
+        self.output = parameter(
+            (heads, head_dim, width), ("heads", "head_dim", "embed"), std=output_std, num_input_dims=2
+        )
+        self.query_norm = RMSNorm(head_dim, config.norm_eps) if config.qk_norm else None
+        self.key_norm = RMSNorm(head_dim, config.norm_eps) if config.qk_norm else None
+        self.gate = (
+            parameter((width, heads), ("embed", "heads"), std=std, num_input_dims=1) if config.attention_gate else None
+        )
+        self.scale = 1 / math.sqrt(head_dim)
+
+    def __call__(
+        self, x_BTD: jax.Array, segment_ids_BT: jax.Array | None, rotation: Rotation, window: int | None
+    ) -> jax.Array:
+        """Attend within each segment of a row; returns [B, T, D]."""
+        q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
+        out_BTNH = attention(
+            q_BTNH,
+            k_BTKH,
+            v_BTKH,
+            segment_ids_BT,
+            window=window,
+            scale=self.scale,
+            compute_dtype=self.context.compute_dtype,
+            implementation=self.context.implementation,
+        )
+        return self._project_output(x_BTD, checkpoint_name(out_BTNH, "attention"))
+
+    def decode(
+        self, x_BTD: jax.Array, positions_BT: jax.Array, rotation: Rotation, window: int | None, cache: LayerCache
+    ) -> tuple[jax.Array, LayerCache]:
+        """Attend to the cache, to which the tokens are added first.
+
+        Args:
+            x_BTD: the layer's normalised input.
+            positions_BT: cache slot of each token; below 0 for padding, which is not stored.
+            rotation: of the positions.
+            window: tokens that a query sees, itself included; None for all.
+            cache: keys and values of all positions before.
+
+        Returns:
+            [B, T, D] and the new cache.
+        """
+        q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
+        num_slots = cache["key"].shape[1]
+        slots_BT = jnp.where(positions_BT < 0, num_slots, positions_BT)
+        rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
+        cache = {
+            name: cache[name].at[rows_B1, slots_BT].set(new.astype(cache[name].dtype), mode="drop")
+            for name, new in (("key", k_BTKH), ("value", v_BTKH))
+        }
+        slot_S = jnp.arange(num_slots)
+        visible_BTS = slot_S <= positions_BT[..., None]
+        if window is not None:
+            visible_BTS &= slot_S > positions_BT[..., None] - window
+        out_BTNH = _attend_to_cache(q_BTNH, cache, visible_BTS, self.scale)
+        return self._project_output(x_BTD, out_BTNH), cache
+
+    def _project_inputs(self, x_BTD: jax.Array, rotation: Rotation) -> tuple[jax.Array, jax.Array, jax.Array]:
+        context = self.context
+
+        def heads(weight: nnx.Param, axis: str, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
+            gathered = context.constrain(weight[...], "embed", axis, "head_dim")
+            x_BTNH = project(x_BTD, gathered, 1, context.compute_dtype)
+            if norm is not None:
+                x_BTNH = norm(x_BTNH).astype(x_BTNH.dtype)
+            if turn:
+                x_BTNH = rotate(x_BTNH, rotation)
+            return checkpoint_name(context.constrain(x_BTNH, "batch", "sequence", axis, "head_dim"), name)
+
+        return (
+            heads(self.query, "heads", "query", self.query_norm, turn=True),
+            heads(self.key, "kv_heads", "key", self.key_norm, turn=True),
+            heads(self.value, "kv_heads", "value", None, turn=False),
+        )
+
+    def _project_output(self, x_BTD: jax.Array, out_BTNH: jax.Array) -> jax.Array:
+        context = self.context
+        if self.gate is not None:
+            logits_BTN = project(x_BTD, context.constrain(self.gate[...], "embed", "heads"), 1, context.compute_dtype)
+            out_BTNH = out_BTNH * jax.nn.sigmoid(logits_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
+        output = context.constrain(self.output[...], "heads", "head_dim", "embed")
+        return project(out_BTNH.astype(x_BTD.dtype), output, 2, context.compute_dtype)
+
+
+def _attend_to_cache(q_BTNH: jax.Array, cache: LayerCache, visible_BTS: jax.Array, scale: float) -> jax.Array:
+    """Attention of a few queries to all visible slots, statistics in float32."""
+    key_BSKH, value_BSKH = cache["key"], cache["value"]
+    batch, tokens, heads, head_dim = q_BTNH.shape
+    kv_heads = key_BSKH.shape[2]
+    q_BTKGH = q_BTNH.reshape(batch, tokens, kv_heads, heads // kv_heads, head_dim).astype(key_BSKH.dtype)
+    highest = jax.lax.Precision.HIGHEST if key_BSKH.dtype == jnp.float32 else None
+    logits_BKGTS = jnp.einsum(
+        "BTKGH,BSKH->BKGTS", q_BTKGH, key_BSKH, precision=highest, preferred_element_type=jnp.float32
+    )
+    # Finite, so that a padding query, which sees nothing, stays finite too.
+    logits_BKGTS = jnp.where(visible_BTS[:, None, None], logits_BKGTS * scale, -1e30)
+    weights_BKGTS = jax.nn.softmax(logits_BKGTS, axis=-1).astype(value_BSKH.dtype)
+    out_BTKGH = jnp.einsum(
+        "BKGTS,BSKH->BTKGH", weights_BKGTS, value_BSKH, precision=highest, preferred_element_type=jnp.float32
+    )
+    return out_BTKGH.reshape(batch, tokens, heads, head_dim).astype(q_BTNH.dtype)

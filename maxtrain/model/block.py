@@ -1,0 +1,118 @@
+"""One decoder layer: pre-norm attention, pre-norm feed-forward, dense or mixture of experts."""
+
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from maxtrain.config.schema import ModelConfig
+from maxtrain.model.attention import GroupedQueryAttention, LayerCache
+from maxtrain.model.context import Context
+from maxtrain.model.feed_forward import FeedForward
+from maxtrain.model.moe import MixtureOfExperts
+from maxtrain.model.norm import RMSNorm
+from maxtrain.model.rope import Rotation
+from maxtrain.model.routing import RouterStats
+
+Kind = Literal["dense", "moe"]
+
+_ATTENTION_DROPOUT, _FEED_FORWARD_DROPOUT = 0, 1
+
+
+class Batch(NamedTuple):
+    """What every layer reads of the batch."""
+
+    rotation: Rotation
+    valid_BT: jax.Array
+    """False for padding."""
+    segment_ids_BT: jax.Array | None
+    """int32, 0 = padding; None in decoding."""
+    weight_BT: jax.Array | None
+    """Loss weights; None in inference."""
+    row_keys_B: jax.Array | None
+    """Dropout keys; None for no dropout."""
+
+
+class Layer(NamedTuple):
+    """What tells one layer of a kind from the others."""
+
+    number: jax.Array
+    """int32: its place in the whole decoder."""
+    expert_bias_E: jax.Array
+
+
+class Block(nnx.Module):
+    """A layer."""
+
+    def __init__(self, config: ModelConfig, context: Context, kind: Kind) -> None:
+        output_std = config.init_std
+        if config.depth_scaled_init:
+            output_std /= math.sqrt(2 * config.num_layers)
+        self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
+        self.attention = GroupedQueryAttention(config, context, output_std)
+        self.feed_forward_norm = RMSNorm(config.d_model, config.norm_eps)
+        self.feed_forward = (
+            MixtureOfExperts(config, context, output_std)
+            if kind == "moe"
+            else FeedForward(config, context, config.d_ff, output_std)
+        )
+        self.context = context
+        self.dropout = config.dropout
+
+    def __call__(
+        self, x_BTD: jax.Array, batch: Batch, layer: Layer, window: int | None
+    ) -> tuple[jax.Array, RouterStats | None]:
+        """Returns the residual stream after the layer, and the router's statistics where there are any."""
+        normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
+        y_BTD = self.attention(normed_BTD, batch.segment_ids_BT, batch.rotation, window)
+        y_BTD = checkpoint_name(y_BTD, "attention_output")
+        x_BTD = self._add(x_BTD, y_BTD, batch, layer, _ATTENTION_DROPOUT)
+        return self._feed_forward(x_BTD, batch, layer)
+
+    def decode(
+        self,
+        x_BTD: jax.Array,
+        positions_BT: jax.Array,
+        batch: Batch,
+        layer: Layer,
+        window: int | None,
+        cache: LayerCache,
+    ) -> tuple[jax.Array, LayerCache]:
+        """The same with attention to a cache."""
+        normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
+        y_BTD, cache = self.attention.decode(normed_BTD, positions_BT, batch.rotation, window, cache)
+        x_BTD, _ = self._feed_forward(self._add(x_BTD, y_BTD, batch, layer, _ATTENTION_DROPOUT), batch, layer)
+        return x_BTD, cache
+
+    def _feed_forward(self, x_BTD: jax.Array, batch: Batch, layer: Layer) -> tuple[jax.Array, RouterStats | None]:
+        normed_BTD = self.feed_forward_norm(x_BTD)
+        stats = None
+        if isinstance(self.feed_forward, MixtureOfExperts):
+            y_BTD, stats = self.feed_forward(normed_BTD, layer.expert_bias_E, batch.valid_BT, batch.weight_BT)
+        else:
+            y_BTD = self.feed_forward(normed_BTD.astype(x_BTD.dtype))
+        y_BTD = checkpoint_name(y_BTD, "feed_forward_output")
+        return self._add(x_BTD, y_BTD, batch, layer, _FEED_FORWARD_DROPOUT), stats
+
+    def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, batch: Batch, layer: Layer, purpose: int) -> jax.Array:
+        if self.dropout and batch.row_keys_B is not None:
+            y_BTD = drop_out(y_BTD, batch.row_keys_B, layer.number, purpose, self.dropout)
+        return self.context.constrain(x_BTD + y_BTD, "batch", "sequence", "embed")
+
+
+def drop_out(x_BTD: jax.Array, row_keys_B: jax.Array, layer: jax.Array, purpose: int, rate: float) -> jax.Array:
+    """Dropout (Srivastava 2014) whose mask is a function of (row's key, layer, purpose) alone.
+
+    Neither the mesh nor the cut into microbatches changes a row's mask.
+    """
+
+    def mask(key: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.fold_in(key, layer), purpose)
+        return jax.random.bernoulli(key, 1 - rate, x_BTD.shape[1:])
+
+    keep = 1 - rate
+    scaled = x_BTD / keep if keep else jnp.zeros_like(x_BTD)
+    return jnp.where(jax.vmap(mask)(row_keys_B), scaled, 0)

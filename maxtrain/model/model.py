@@ -1,0 +1,321 @@
+"""The decoder: modules split once, then plain functions of nested dicts of arrays.
+
+B batch  T tokens  D model  V vocabulary  E experts
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+
+from maxtrain.config.schema import ModelConfig, PrecisionConfig, RematConfig
+from maxtrain.core.errors import UserError
+from maxtrain.model.attention import LayerCache
+from maxtrain.model.block import Batch, Block, Kind, Layer
+from maxtrain.model.context import Context, Implementation
+from maxtrain.model.kernels.cross_entropy import cross_entropy
+from maxtrain.model.linear import project
+from maxtrain.model.norm import RMSNorm
+from maxtrain.model.parameters import ParameterSpec, Params, init_leaf, parameter, specs_of, to_tree
+from maxtrain.model.rope import make_rotation
+from maxtrain.model.routing import RouterStats
+from maxtrain.model.stack import scan_layers
+from maxtrain.parallel.dispatch import sharded_cross_entropy
+from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
+
+Cache = dict[str, LayerCache]
+"""Of each kind of layer, `key` and `value` [layers, B, S, K, H]."""
+
+
+class LossAux(NamedTuple):
+    """What a loss is made of, as float32 sums over the batch: microbatches add up."""
+
+    nll_B: jax.Array
+    """Weighted sum of the negative log-likelihoods of each row, in nats."""
+    weight_B: jax.Array
+    """Weights of each row's targets."""
+    z_sum: jax.Array
+    """Σ weight × logsumexp(logits)², without z_weight."""
+    balance_sum: jax.Array
+    """Σ over layers and rows of balance loss × target tokens, without balance_weight."""
+    router_z_sum: jax.Array
+    """Σ over layers and target tokens of logsumexp(router logits)², without moe.z_weight."""
+    expert_load: jax.Array
+    """[MoE layers, E]: tokens that chose each expert, padding excluded."""
+    router_entropy_sum: jax.Array
+    """[MoE layers]: Σ over tokens that are no padding of the router's entropy, in nats."""
+    dropped: jax.Array
+    """[MoE layers]: choices dropped for capacity."""
+
+
+class VocabularyTable(nnx.Module):
+    """A [V, D] matrix: the embedding, or the output projection."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.weight = parameter(
+            (config.vocab_size, config.d_model), ("vocab", "embed"), std=config.init_std, num_input_dims=1
+        )
+
+
+class Model:
+    """A decoder as functions of its parameters; holds no arrays.
+
+    Args:
+        config: shape.
+        precision: number formats.
+        remat: what the backward pass recomputes.
+        scan_unroll: layers laid out in one turn of the layer loop.
+        kernels: `reference` for the plain forms.
+        mesh: where it runs; None for one device.
+
+    Raises:
+        UserError: the config asks for a part that is not available yet.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        precision: PrecisionConfig | None = None,
+        remat: RematConfig | None = None,
+        scan_unroll: int = 4,
+        kernels: Implementation = "auto",
+        mesh: Mesh | None = None,
+    ) -> None:
+        if config.attention != "gqa":
+            raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
+        if config.num_mtp:
+            raise UserError(f"model.num_mtp: {config.num_mtp} extra predicted tokens are not available yet; use 0")
+        self.config = config
+        self.mesh = mesh
+        self.context = Context.create(precision or PrecisionConfig(), kernels, mesh)
+        self._remat = (remat or RematConfig()).policy
+        self._unroll = scan_unroll
+        self.layers_of: dict[Kind, list[int]] = {}
+        """Numbers of the layers of each kind, in order."""
+        for layer in range(config.num_layers):
+            self.layers_of.setdefault("moe" if config.is_moe(layer) else "dense", []).append(layer)
+        self._graphs: dict[Kind, nnx.GraphDef[Block]] = {}
+        specs = specs_of(nnx.state(VocabularyTable(config)), "embedding")
+        for kind, chosen in self.layers_of.items():
+            self._graphs[kind], state = nnx.split(Block(config, self.context, kind))
+            specs += specs_of(state, f"layers/{kind}", len(chosen))
+        self._final_norm, state = nnx.split(RMSNorm(config.d_model, config.norm_eps))
+        specs += specs_of(state, "final_norm")
+        if not config.tie_embeddings:
+            specs += specs_of(nnx.state(VocabularyTable(config)), "output")
+        self.table: tuple[ParameterSpec, ...] = tuple(specs)
+        """Every leaf of the parameters."""
+
+    def _tree(self, leaves: list[Any]) -> Params:
+        return to_tree((spec.path for spec in self.table), leaves)
+
+    def abstract_params(self) -> Params:
+        """Shapes and dtypes of the parameters, with their shardings."""
+        return self._tree(
+            [jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding(spec)) for spec in self.table]
+        )
+
+    def shardings(self) -> Params:
+        """Where each parameter lies."""
+        return self._tree([self._sharding(spec) for spec in self.table])
+
+    def _sharding(self, spec: ParameterSpec) -> Sharding:
+        if self.mesh is None:
+            return SingleDeviceSharding(jax.local_devices()[0])
+        return NamedSharding(self.mesh, to_partition_spec(spec.axes, PARAMETER_RULES))
+
+    def init(self, key: jax.Array) -> Params:
+        """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
+        return self._tree([init_leaf(key, spec) for spec in self.table])
+
+    def expert_bias(self) -> jax.Array:
+        """Initial expert bias, zeros [MoE layers, E]; [0, 0] without mixture-of-experts layers."""
+        num_experts = self.config.moe.num_experts if self.config.moe else 0
+        num_layers = len(self.layers_of.get("moe", ()))
+        return jnp.zeros((num_layers, num_experts if num_layers else 0), jnp.float32)
+
+    def loss(
+        self,
+        params: Params,
+        batch: Mapping[str, jax.Array],
+        *,
+        expert_bias: jax.Array,
+        row_keys: jax.Array | None = None,
+    ) -> tuple[jax.Array, LossAux]:
+        """Loss of a batch as a sum: divided by the weights of the whole global batch it is the mean loss.
+
+        Args:
+            params: parameters.
+            batch: `tokens`, `targets`, `segment_ids` (0 = padding), `positions` (int32) and `weights` (float32), all
+                [B, T].
+            expert_bias: [MoE layers, E].
+            row_keys: typed keys [B] for dropout; None for none.
+
+        Returns:
+            Σ weight × (nll + z_weight × logsumexp²) + balance_weight × balance_sum + moe.z_weight × router_z_sum, and
+            the parts.
+        """
+        config, context = self.config, self.context
+        weights_BT = batch["weights"].astype(jnp.float32)
+        shared = Batch(
+            rotation=make_rotation(batch["positions"], config.dim_per_head, config.rope),
+            valid_BT=batch["segment_ids"] > 0,
+            segment_ids_BT=batch["segment_ids"],
+            weight_BT=weights_BT,
+            row_keys_B=row_keys if config.dropout else None,
+        )
+        x_BTD, stats = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
+        total, nll_BT, z_BT = sharded_cross_entropy(
+            self._normalize(params, x_BTD),
+            self._output_table(params),
+            batch["targets"],
+            weights_BT,
+            mesh=self.mesh,
+            compute=partial(
+                cross_entropy,
+                z_weight=config.z_weight,
+                compute_dtype=context.compute_dtype,
+                implementation=context.implementation,
+            ),
+        )
+        zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
+        if stats is None:
+            stats = RouterStats(none, none, jnp.zeros((0, 0), jnp.float32), none, none)
+        balance_sum, router_z_sum = stats.balance_sum.sum(), stats.router_z_sum.sum()
+        if config.moe is not None:
+            total += config.moe.balance_weight * balance_sum if config.moe.balance != "none" else zero
+            total += config.moe.z_weight * router_z_sum
+        return total, LossAux(
+            nll_B=(weights_BT * nll_BT).sum(-1),
+            weight_B=weights_BT.sum(-1),
+            z_sum=(weights_BT * z_BT).sum(),
+            balance_sum=balance_sum,
+            router_z_sum=router_z_sum,
+            expert_load=stats.load_E,
+            router_entropy_sum=stats.entropy_sum,
+            dropped=stats.dropped,
+        )
+
+    def logits(
+        self,
+        params: Params,
+        tokens: jax.Array,
+        *,
+        segment_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        expert_bias: jax.Array | None = None,
+    ) -> jax.Array:
+        """Logits of every token, float32 [B, T, V]; experts have no capacity here.
+
+        Args:
+            params: parameters.
+            tokens: int32 [B, T].
+            segment_ids: int32 [B, T], 0 = padding; None for one segment a row.
+            positions: int32 [B, T]; None to count from the row's start.
+            expert_bias: [MoE layers, E]; None for zeros.
+        """
+        segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
+        shared = Batch(
+            rotation=make_rotation(positions, self.config.dim_per_head, self.config.rope),
+            valid_BT=segment_ids > 0,
+            segment_ids_BT=segment_ids,
+            weight_BT=None,
+            row_keys_B=None,
+        )
+        expert_bias = self.expert_bias() if expert_bias is None else expert_bias
+        x_BTD, _ = self._run_layers(params, self._embed(params, tokens), shared, expert_bias)
+        return self._unembed(params, x_BTD)
+
+    def decode(
+        self,
+        params: Params,
+        tokens_BT: jax.Array,
+        positions_BT: jax.Array,
+        cache: Cache,
+        *,
+        expert_bias: jax.Array,
+    ) -> tuple[jax.Array, Cache]:
+        """Logits of the next tokens of each row, which are added to its cache.
+
+        Args:
+            params: parameters.
+            tokens_BT: int32; T > 1 to read a prompt.
+            positions_BT: int32, the cache slot of each token: the row's tokens so far, then counting up. Below 0 for
+                padding, whose logits mean nothing.
+            cache: of the tokens before.
+            expert_bias: [MoE layers, E].
+
+        Returns:
+            float32 [B, T, V], and the new cache.
+        """
+        config = self.config
+        shared = Batch(
+            rotation=make_rotation(positions_BT, config.dim_per_head, config.rope),
+            valid_BT=positions_BT >= 0,
+            segment_ids_BT=None,
+            weight_BT=None,
+            row_keys_B=None,
+        )
+        x_BTD = self._embed(params, tokens_BT)
+        new_cache: Cache = {}
+        for kind in self.layers_of:
+
+            def step(
+                window: int | None, x: jax.Array, slices: tuple[Params, Layer, LayerCache], kind: Kind = kind
+            ) -> tuple[jax.Array, LayerCache]:
+                layer_params, layer, layer_cache = slices
+                block = nnx.merge(self._graphs[kind], layer_params)
+                return block.decode(x, positions_BT, shared, layer, window, layer_cache)
+
+            stacked = (params["layers"][kind], self._layers(kind, expert_bias), cache[kind])
+            x_BTD, new_cache[kind] = scan_layers(step, x_BTD, stacked, self._windows(kind), unroll=self._unroll)
+        return self._unembed(params, x_BTD), new_cache
+
+    def _windows(self, kind: Kind) -> list[int | None]:
+        return [self.config.window_of(layer) for layer in self.layers_of[kind]]
+
+    def _layers(self, kind: Kind, expert_bias: jax.Array) -> Layer:
+        numbers = jnp.asarray(self.layers_of[kind], jnp.int32)
+        return Layer(numbers, expert_bias if kind == "moe" else jnp.zeros((len(numbers), 0), jnp.float32))
+
+    def _run_layers(
+        self, params: Params, x_BTD: jax.Array, shared: Batch, expert_bias: jax.Array
+    ) -> tuple[jax.Array, RouterStats | None]:
+        """All layers; the statistics are stacked over the mixture-of-experts layers."""
+        stats = None
+        for kind in self.layers_of:
+
+            def step(
+                window: int | None, x: jax.Array, slices: tuple[Params, Layer], kind: Kind = kind
+            ) -> tuple[jax.Array, RouterStats | None]:
+                layer_params, layer = slices
+                return nnx.merge(self._graphs[kind], layer_params)(x, shared, layer, window)
+
+            stacked = (params["layers"][kind], self._layers(kind, expert_bias))
+            x_BTD, stats = scan_layers(
+                step, x_BTD, stacked, self._windows(kind), unroll=self._unroll, remat=self._remat
+            )
+        return x_BTD, stats
+
+    def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
+        table_VD = self.context.constrain(params["embedding"]["weight"], "vocab", "embed")
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.context.activation_dtype)
+        return self.context.constrain(x_BTD, "batch", "sequence", "embed")
+
+    def _normalize(self, params: Params, x_BTD: jax.Array) -> jax.Array:
+        norm = nnx.merge(self._final_norm, params["final_norm"])
+        return norm(x_BTD).astype(self.context.activation_dtype)
+
+    def _output_table(self, params: Params) -> jax.Array:
+        return params["embedding" if self.config.tie_embeddings else "output"]["weight"]
+
+    def _unembed(self, params: Params, x_BTD: jax.Array) -> jax.Array:
+        table_VD = self.context.constrain(self._output_table(params), "vocab", "embed")
+        normed_BTD = self._normalize(params, x_BTD).astype(jnp.float32)
+        return project(normed_BTD, table_VD.T, 1, self.context.compute_dtype)

@@ -1,0 +1,130 @@
+"""Mixture-of-experts feed-forward (Shazeer 2017) with shared experts (DeepSeekMoE, Dai 2024)."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from maxtrain.config.schema import ModelConfig, MoeConfig
+from maxtrain.model.context import Context
+from maxtrain.model.feed_forward import FeedForward
+from maxtrain.model.kernels.experts import experts
+from maxtrain.model.parameters import parameter
+from maxtrain.model.routing import (
+    RouterStats,
+    Routing,
+    choose_experts,
+    drop_padding,
+    limit_capacity,
+    router_stats,
+)
+from maxtrain.parallel.dispatch import sharded_experts
+
+
+class Router(nnx.Module):
+    """Logits of every expert, in float32 from a float32 input."""
+
+    def __init__(self, width: int, num_experts: int, std: float) -> None:
+        self.kernel = parameter((width, num_experts), ("embed", "router"), std=std, num_input_dims=1)
+
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        """Returns float32 [B, T, E]."""
+        return jnp.einsum("BTD,DE->BTE", x_BTD, self.kernel[...], precision=jax.lax.Precision.HIGHEST)
+
+
+class Experts(nnx.Module):
+    """The routed experts of one layer."""
+
+    def __init__(self, config: ModelConfig, moe: MoeConfig, context: Context, output_std: float) -> None:
+        def inward() -> nnx.Param:
+            return parameter(
+                (moe.num_experts, config.d_model, moe.d_expert),
+                ("expert", "embed", "mlp"),
+                std=config.init_std,
+                num_batch_dims=1,
+                num_input_dims=1,
+            )
+
+        self.gate = None if config.activation == "relu2" else inward()
+        self.up = inward()
+        self.down = parameter(
+            (moe.num_experts, moe.d_expert, config.d_model),
+            ("expert", "mlp", "embed"),
+            std=output_std,
+            num_batch_dims=1,
+            num_input_dims=1,
+        )
+        self.context = context
+        self.activation = config.activation
+
+    def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
+        """Weighted sum of the chosen experts, [B, T, D] of x's dtype."""
+        compute = partial(
+            experts,
+            activation=self.activation,
+            compute_dtype=self.context.compute_dtype,
+            implementation=self.context.implementation,
+        )
+        gate = None if self.gate is None else self.gate[...]
+        y_BTD = sharded_experts(
+            x_BTD,
+            routing.index_BTk,
+            routing.weight_BTk,
+            gate,
+            self.up[...],
+            self.down[...],
+            mesh=self.context.mesh,
+            compute=compute,
+        )
+        return y_BTD.astype(x_BTD.dtype)
+
+
+class MixtureOfExperts(nnx.Module):
+    """Router, routed experts, and shared experts as one wide feed-forward."""
+
+    def __init__(self, config: ModelConfig, context: Context, output_std: float) -> None:
+        assert config.moe is not None
+        moe = config.moe
+        self.router = Router(config.d_model, moe.num_experts, config.init_std)
+        self.experts = Experts(config, moe, context, output_std)
+        shared_width = moe.num_shared * (moe.d_shared or moe.d_expert)
+        self.shared = FeedForward(config, context, shared_width, output_std) if shared_width else None
+        self.context = context
+        self.config = moe
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        bias_E: jax.Array,
+        valid_BT: jax.Array,
+        weight_BT: jax.Array | None,
+    ) -> tuple[jax.Array, RouterStats | None]:
+        """Send each token to its experts.
+
+        Args:
+            x_BTD: normalised input, float32.
+            bias_E: expert bias.
+            valid_BT: False for padding, which is routed nowhere.
+            weight_BT: loss weights; None in inference, where nothing is dropped and no statistics are made.
+
+        Returns:
+            [B, T, D] in the activation dtype, and the statistics.
+        """
+        logits_BTE = checkpoint_name(self.router(x_BTD), "router_logits")
+        routing = drop_padding(choose_experts(logits_BTE, bias_E, self.config), valid_BT)
+        stats = None
+        if weight_BT is not None:
+            kept, dropped = routing, jnp.zeros((), jnp.float32)
+            if self.config.capacity_factor is not None:
+                kept, dropped = limit_capacity(routing, self.config)
+            stats = router_stats(
+                logits_BTE, routing, dropped, config=self.config, valid_BT=valid_BT, weight_BT=weight_BT
+            )
+            routing = kept
+        x_BTD = x_BTD.astype(self.context.activation_dtype)
+        y_BTD = self.experts(x_BTD, routing)
+        if self.shared is not None:
+            y_BTD = y_BTD + self.shared(x_BTD)
+        return y_BTD, stats

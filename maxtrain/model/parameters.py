@@ -1,0 +1,125 @@
+"""The one parameter table: derived from the modules' annotations, it feeds init, sharding, counting, checkpoints."""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Params = dict[str, Any]
+"""Nested dicts of arrays."""
+
+_TRUNCATION = 3.0
+# Standard deviation of the unit normal cut at ±3: dividing by it gives the deviation that was asked for.
+_TRUNCATED_STD = math.sqrt(
+    1
+    - 2 * _TRUNCATION * math.exp(-(_TRUNCATION**2) / 2) / math.sqrt(2 * math.pi) / math.erf(_TRUNCATION / math.sqrt(2))
+)
+
+
+class ParameterSpec(NamedTuple):
+    """One leaf of the parameters."""
+
+    path: str
+    """Keys joined by '/', such as `layers/moe/attention/query`."""
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+    axes: tuple[str | None, ...]
+    """Logical axis of each dimension."""
+    init: Literal["normal", "ones"]
+    std: float
+    """Standard deviation of the truncated normal; 0 for ones."""
+    num_batch_dims: int
+    """Leading dimensions that only enumerate tensors (layers, experts)."""
+    num_input_dims: int
+    """Dimensions after them that a product contracts; the rest are outputs. 0 for a vector."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def parameter(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    *,
+    std: float | None = None,
+    num_batch_dims: int = 0,
+    num_input_dims: int = 0,
+) -> nnx.Param:
+    """Declare a float32 parameter of one layer without allocating it.
+
+    Args:
+        shape: shape in one layer.
+        axes: logical axis of each dimension.
+        std: deviation of the truncated normal it starts from; None for ones.
+        num_batch_dims: leading dimensions that only enumerate tensors.
+        num_input_dims: dimensions after them that a product contracts.
+    """
+    if len(shape) != len(axes):
+        raise ValueError(f"shape {shape} and axes {axes} differ in length")
+    return nnx.Param(
+        jax.ShapeDtypeStruct(shape, jnp.float32),
+        axes=axes,
+        std=std,
+        num_batch_dims=num_batch_dims,
+        num_input_dims=num_input_dims,
+    )
+
+
+def specs_of(state: nnx.State, prefix: str, num_layers: int | None = None) -> list[ParameterSpec]:
+    """Table rows of a module's abstract state, stacked over `num_layers` unless it is None."""
+    specs = []
+    for keys, variable in nnx.to_flat_state(state):
+        meta = variable.get_metadata()
+        abstract = variable.get_value()
+        stack = () if num_layers is None else (num_layers,)
+        specs.append(
+            ParameterSpec(
+                path="/".join((prefix, *map(str, keys))),
+                shape=stack + abstract.shape,
+                dtype=jnp.dtype(abstract.dtype),
+                axes=(("layers",) if stack else ()) + meta["axes"],
+                init="ones" if meta["std"] is None else "normal",
+                std=meta["std"] or 0.0,
+                num_batch_dims=len(stack) + meta["num_batch_dims"],
+                num_input_dims=meta["num_input_dims"],
+            )
+        )
+    return specs
+
+
+def to_tree(paths: Iterable[str], leaves: Iterable[Any]) -> Params:
+    """Nested dicts from '/'-joined paths and their leaves."""
+    tree: Params = {}
+    for path, leaf in zip(paths, leaves, strict=True):
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return tree
+
+
+def init_leaf(key: jax.Array, spec: ParameterSpec) -> jax.Array:
+    """Initial value of a leaf: a function of (key, path, layer) alone, whatever the other leaves or the mesh are.
+
+    A layer's slice keeps its bits when layers are added after it.
+    """
+    if spec.init == "ones":
+        return jnp.ones(spec.shape, spec.dtype)
+    name = int.from_bytes(hashlib.sha256(spec.path.encode()).digest()[:4], "little")
+    leaf_key = jax.random.fold_in(key, name)
+    scale = spec.std / _TRUNCATED_STD
+
+    def draw(draw_key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return scale * jax.random.truncated_normal(draw_key, -_TRUNCATION, _TRUNCATION, shape, spec.dtype)
+
+    if not spec.axes or spec.axes[0] != "layers":
+        return draw(leaf_key, spec.shape)
+    layer_keys = jax.vmap(lambda layer: jax.random.fold_in(leaf_key, layer))(jnp.arange(spec.shape[0]))
+    return jax.vmap(lambda layer_key: draw(layer_key, spec.shape[1:]))(layer_keys)
