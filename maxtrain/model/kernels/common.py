@@ -1,0 +1,62 @@
+"""What every kernel shares: products, activations, blocks of rows, and types inside `shard_map`."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+Implementation = Literal["auto", "reference"]
+"""`reference` is the plain form that the tests hold the fast one against."""
+
+
+def product(spec: str, a: Array, b: Array, compute_dtype: Any) -> Array:
+    """Einsum of operands cast to compute_dtype, accumulated and returned in float32.
+
+    float32 operands are multiplied as float32 on every backend (accelerators would otherwise round them).
+    """
+    precision = lax.Precision.HIGHEST if jnp.dtype(compute_dtype) == jnp.float32 else None
+    return jnp.einsum(
+        spec,
+        a.astype(compute_dtype),
+        b.astype(compute_dtype),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def activate(gate: Array | None, up: Array, activation: str) -> Array:
+    """Hidden values of a feed-forward from its pre-activations.
+
+    Args:
+        gate: pre-activation of the gate; None for `relu2`.
+        up: pre-activation of the linear half (gated) or of the whole (`relu2`).
+        activation: `swiglu` (Shazeer 2020), `geglu` (the same paper, tanh approximation) or `relu2` (So 2021).
+    """
+    if activation == "relu2":
+        return jnp.square(jax.nn.relu(up))
+    assert gate is not None, f"{activation} needs a gate"
+    if activation == "swiglu":
+        return jax.nn.silu(gate) * up
+    assert activation == "geglu", f"unknown activation {activation}"
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def varying_as(value: Array, *others: Array) -> Array:
+    """Type a fresh value as varying over every manual mesh axis that the others vary over.
+
+    A loop's carry must enter with the type that it leaves with. Outside `shard_map` nothing changes.
+    """
+    axes = frozenset[str]().union(*(jax.typeof(other).mat.varying for other in others))
+    axes -= jax.typeof(value).mat.varying
+    return lax.pcast(value, tuple(sorted(axes)), to="varying") if axes else value
+
+
+def pad_rows(x: Array, num_rows: int) -> Array:
+    """Zero rows appended to x's first dimension until it has num_rows."""
+    return jnp.pad(x, [(0, num_rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The least multiple that is at least the value."""
+    return -(-value // multiple) * multiple

@@ -1,0 +1,275 @@
+"""Routed experts, dropless: each expert works through its own rows in blocks, and through no others.
+
+N rows  k experts of a row  M = N · k choices  E experts held here  D model  F hidden
+C rows of a block  P = blocks · C positions
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from maxtrain.model.kernels.common import Implementation, activate, product, varying_as
+from maxtrain.model.kernels.feed_forward import Weights, block_gradients, block_output
+
+CPU_BLOCK_ROWS = 128
+"""Most rows of a block on CPU."""
+DEFAULT_BLOCK_ROWS = 512
+"""Most rows of a block elsewhere."""
+LEAST_BLOCK_ROWS = 16
+"""Fewest rows of a block."""
+
+
+def experts(
+    x_ND: Array,
+    index_Nk: Array,
+    weight_Nk: Array,
+    gate_EDF: Array | None,
+    up_EDF: Array,
+    down_EFD: Array,
+    *,
+    first_expert: Array | int = 0,
+    num_experts: int | None = None,
+    activation: str,
+    compute_dtype: Any,
+    implementation: Implementation = "auto",
+) -> Array:
+    """Y = Σ_j weight_j · feed_forward(x; expert index_j), over the experts held here.
+
+    Rows are sorted by expert into padded blocks; the number of blocks that are worked through is the real load, so
+    that nothing is dropped and nothing is computed in vain. The sum over a row's experts has a fixed order.
+
+    Args:
+        x_ND: input rows.
+        index_Nk: int32 experts of each row; -1 for none.
+        weight_Nk: float32 weights of the experts' outputs; differentiated too.
+        gate_EDF: gate projections of experts [first_expert, first_expert + E); None for `relu2`.
+        up_EDF: their up projections.
+        down_EFD: their down projections.
+        first_expert: number of the first expert held here; may be traced.
+        num_experts: experts in all, which only tunes the size of the blocks; None for E.
+        activation: `swiglu`, `geglu` or `relu2`.
+        compute_dtype: type of the products' operands; they accumulate in float32.
+        implementation: `auto`, or `reference`: every expert on every row.
+
+    Returns:
+        y_ND in x's dtype; choices of experts that are held elsewhere add nothing.
+    """
+    local_Nk = index_Nk - first_expert
+    local_Nk = jnp.where((index_Nk >= 0) & (local_Nk >= 0) & (local_Nk < up_EDF.shape[0]), local_Nk, -1)
+    weights = (gate_EDF, up_EDF, down_EFD)
+    if implementation == "reference":
+        return _dense(x_ND, local_Nk, weight_Nk, weights, activation, compute_dtype)
+    expected = local_Nk.size // (num_experts or up_EDF.shape[0])
+    return _sparse(x_ND, local_Nk, weight_Nk, weights, expected, activation, compute_dtype)
+
+
+def _dense(
+    x_ND: Array, local_Nk: Array, weight_Nk: Array, weights: Weights, activation: str, compute_dtype: Any
+) -> Array:
+    gate_EDF, up_EDF, down_EFD = weights
+    x = jnp.where(jnp.any(local_Nk >= 0, axis=1, keepdims=True), x_ND, 0)
+    gate_ENF = None if gate_EDF is None else product("ND,EDF->ENF", x, gate_EDF, compute_dtype)
+    hidden_ENF = activate(gate_ENF, product("ND,EDF->ENF", x, up_EDF, compute_dtype), activation)
+    y_END = product("ENF,EFD->END", hidden_ENF, down_EFD, compute_dtype)
+    chosen_NkE = jax.nn.one_hot(local_Nk, up_EDF.shape[0], dtype=jnp.float32)
+    return jnp.einsum("Nk,NkE,END->ND", weight_Nk, chosen_NkE, y_END).astype(x_ND.dtype)
+
+
+class Order(NamedTuple):
+    """The choices in the order of their experts; whatever the blocks."""
+
+    choice_M: Array
+    """Choice (row · k + j) at each place, stable."""
+    expert_M: Array
+    """Its expert; E for none."""
+    start_E: Array
+    """First place of each expert, and of none: (E + 1,)."""
+
+
+class Blocks(NamedTuple):
+    """Where each choice lies when every expert's rows start at a block's start."""
+
+    choice_P: Array
+    """Choice at each position; M for none."""
+    position_Nk: Array
+    """Position of each choice; P for none."""
+    first_E: Array
+    """First block of each expert, and the number of all blocks: (E + 1,)."""
+
+
+def sort_by_expert(local_Nk: Array, num_local: int) -> Order:
+    """Order the choices by expert; those of no expert (-1) come last."""
+    key_M = jnp.where(local_Nk < 0, num_local, local_Nk).reshape(-1).astype(jnp.int32)
+    places_M = varying_as(lax.iota(jnp.int32, key_M.size), key_M)
+    expert_M, choice_M = lax.sort_key_val(key_M, places_M, is_stable=True)
+    return Order(choice_M, expert_M, jnp.searchsorted(expert_M, jnp.arange(num_local + 1)).astype(jnp.int32))
+
+
+def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
+    """Give every choice a position so that no block holds rows of two experts."""
+    num_choices, num_local = order.choice_M.size, order.start_E.size - 1
+    num_positions = (num_choices // block_rows + min(num_local, num_choices)) * block_rows
+    count_E = jnp.diff(order.start_E)
+    first_E = jnp.concatenate([jnp.zeros_like(count_E[:1]), jnp.cumsum(-(-count_E // block_rows))])
+    shift_E = first_E * block_rows - order.start_E
+    position_M = jnp.where(
+        order.expert_M < num_local, lax.iota(jnp.int32, num_choices) + shift_E[order.expert_M], num_positions
+    )
+    choice_P = varying_as(jnp.full(num_positions, num_choices, jnp.int32), position_M)
+    choice_P = choice_P.at[position_M].set(order.choice_M, mode="drop", unique_indices=True)
+    back_M = jnp.zeros_like(position_M).at[order.choice_M].set(position_M, unique_indices=True)
+    return Blocks(choice_P, back_M.reshape(-1, top_k), first_E)
+
+
+def unwritten(shape: tuple[int, ...], dtype: Any) -> Array:
+    """A buffer whose rows must not be read before they are written."""
+    return lax.empty(shape, dtype)
+
+
+def block_rows_for(expected: int, most: int) -> int:
+    """Rows of a block: about half of an expert's expected rows, a power of two."""
+    rows = LEAST_BLOCK_ROWS
+    while rows * 4 <= expected and rows * 2 <= most:
+        rows *= 2
+    return rows
+
+
+def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Array:
+    """Sum each row's outputs from their positions, in the order of its choices."""
+    total = None
+    for j in range(position_Nk.shape[1]):
+        position_N = position_Nk[:, j]
+        part_ND = jnp.take(rows_PD, position_N, axis=0, mode="clip")
+        if weight_Nk is not None:
+            part_ND = part_ND * weight_Nk[:, j, None]
+        part_ND = jnp.where((position_N < rows_PD.shape[0])[:, None], part_ND, 0.0)
+        total = part_ND if total is None else total + part_ND
+    assert total is not None, "top_k is at least 1"
+    return total
+
+
+def _forward_rows(
+    block_rows: int, x_ND: Array, order: Order, weight_Nk: Array, weights: Weights, activation: str, compute_dtype: Any
+) -> Array:
+    top_k, width = weight_Nk.shape[1], x_ND.shape[1]
+    blocks = lay_out(order, top_k, block_rows)
+    rows_PD = varying_as(unwritten((blocks.choice_P.size, width), jnp.float32), x_ND, order.choice_M, weights[1])
+
+    def one_expert(rows_PD: Array, item: tuple[Weights, Array, Array]) -> tuple[Array, None]:
+        held = jax.tree.map(lambda w: w.astype(compute_dtype), item[0])
+
+        def one_block(block: Array, rows_PD: Array) -> Array:
+            choice_C = lax.dynamic_slice_in_dim(blocks.choice_P, block * block_rows, block_rows)
+            x_CD = _rows_of(x_ND, choice_C, top_k)
+            y_CD = block_output(x_CD, held, activation, compute_dtype)
+            return lax.dynamic_update_slice_in_dim(rows_PD, y_CD, block * block_rows, 0)
+
+        return lax.fori_loop(item[1], item[2], one_block, rows_PD), None
+
+    rows_PD, _ = lax.scan(one_expert, rows_PD, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
+    return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype)
+
+
+def _rows_of(x_ND: Array, choice_C: Array, top_k: int) -> Array:
+    """The rows that the choices belong to; zero where there is none, whatever lies there."""
+    rows_CD = jnp.take(x_ND, choice_C // top_k, axis=0, mode="clip")
+    return jnp.where((choice_C < x_ND.shape[0] * top_k)[:, None], rows_CD, 0)
+
+
+def _backward_rows(
+    block_rows: int,
+    x_ND: Array,
+    order: Order,
+    weight_Nk: Array,
+    weights: Weights,
+    dy_ND: Array,
+    activation: str,
+    compute_dtype: Any,
+) -> tuple[Array, Array, Weights]:
+    top_k, width = weight_Nk.shape[1], x_ND.shape[1]
+    blocks = lay_out(order, top_k, block_rows)
+    num_positions = blocks.choice_P.size
+    weight_M = jnp.append(weight_Nk.reshape(-1), jnp.float32(0))
+
+    def vary(value: Array) -> Array:
+        return varying_as(value, x_ND, order.choice_M, weight_Nk, dy_ND, weights[1])
+
+    def one_expert(
+        buffers: tuple[Array, Array], item: tuple[Weights, Array, Array]
+    ) -> tuple[tuple[Array, Array], Weights]:
+        held = jax.tree.map(lambda w: w.astype(compute_dtype), item[0])
+
+        def one_block(block: Array, carry: tuple[Array, Array, Weights]) -> tuple[Array, Array, Weights]:
+            dx_PD, dweight_P, total = carry
+            choice_C = lax.dynamic_slice_in_dim(blocks.choice_P, block * block_rows, block_rows)
+            x_CD, dy_CD = _rows_of(x_ND, choice_C, top_k), _rows_of(dy_ND, choice_C, top_k)
+            dx_CD, dheld, dweight_C = block_gradients(
+                x_CD, dy_CD, held, activation, compute_dtype, scale_C=weight_M[choice_C]
+            )
+            dx_PD = lax.dynamic_update_slice_in_dim(dx_PD, dx_CD, block * block_rows, 0)
+            dweight_P = lax.dynamic_update_slice_in_dim(dweight_P, dweight_C, block * block_rows, 0)
+            return dx_PD, dweight_P, jax.tree.map(jnp.add, total, dheld)
+
+        zero = jax.tree.map(lambda w: vary(jnp.zeros(w.shape, jnp.float32)), item[0])
+        dx_PD, dweight_P, total = lax.fori_loop(item[1], item[2], one_block, (*buffers, zero))
+        return (dx_PD, dweight_P), jax.tree.map(lambda d, w: d.astype(w.dtype), total, item[0])
+
+    start = vary(unwritten((num_positions, width), jnp.float32)), vary(unwritten((num_positions,), jnp.float32))
+    (dx_PD, dweight_P), dweights = lax.scan(one_expert, start, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
+    dx_ND = _combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
+    dweight_Nk = jnp.take(dweight_P, blocks.position_Nk, mode="clip")
+    return dx_ND, jnp.where(blocks.position_Nk < num_positions, dweight_Nk, 0.0), dweights
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _sparse(
+    x_ND: Array,
+    local_Nk: Array,
+    weight_Nk: Array,
+    weights: Weights,
+    expected: int,
+    activation: str,
+    compute_dtype: Any,
+) -> Array:
+    return _sparse_forward(x_ND, local_Nk, weight_Nk, weights, expected, activation, compute_dtype)[0]
+
+
+Kept = tuple[Array, Order, Array, Weights]
+
+
+def _sparse_forward(
+    x_ND: Array,
+    local_Nk: Array,
+    weight_Nk: Array,
+    weights: Weights,
+    expected: int,
+    activation: str,
+    compute_dtype: Any,
+) -> tuple[Array, Kept]:
+    kept = x_ND, sort_by_expert(local_Nk, weights[1].shape[0]), weight_Nk, weights
+    run = partial(_forward_rows, activation=activation, compute_dtype=compute_dtype)
+    y_ND = lax.platform_dependent(
+        *kept,
+        cpu=partial(run, block_rows_for(expected, CPU_BLOCK_ROWS)),
+        default=partial(run, block_rows_for(expected, DEFAULT_BLOCK_ROWS)),
+    )
+    return y_ND, kept
+
+
+def _sparse_backward(
+    expected: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
+) -> tuple[Array, None, Array, Weights]:
+    run = partial(_backward_rows, activation=activation, compute_dtype=compute_dtype)
+    dx_ND, dweight_Nk, dweights = lax.platform_dependent(
+        *kept,
+        dy_ND,
+        cpu=partial(run, block_rows_for(expected, CPU_BLOCK_ROWS)),
+        default=partial(run, block_rows_for(expected, DEFAULT_BLOCK_ROWS)),
+    )
+    return dx_ND, None, dweight_Nk, dweights
+
+
+_sparse.defvjp(_sparse_forward, _sparse_backward)

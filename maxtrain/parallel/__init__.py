@@ -1,0 +1,1 @@
+"""Devices, processes, mesh, sharding rules, and the places where ranks exchange rows."""

@@ -1,0 +1,255 @@
+"""Where ranks exchange rows and weights: islands of fully manual `shard_map` around local mathematics.
+
+An island gathers the weights it uses over `fsdp`, calls its local computation, and adds up what `tensor` and `expert`
+ranks computed in part. Everything inside is typed as varying over every axis but `pipeline`, so that each weight's
+gradient is summed over the ranks that share it exactly once, by the transposition of these very casts. Without a mesh,
+or on one device, the computation is called directly.
+
+B batch  T tokens  N = B · T rows  K kv heads  H head dim  D model  F hidden  E experts  k choices  V vocabulary
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import Mesh, PartitionSpec
+
+from maxtrain.config.schema import BATCH_AXES
+from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, to_partition_spec
+
+ISLAND_AXES = (*BATCH_AXES, "context", "tensor")
+"""Mesh axes that an island's values vary over; `pipeline` is added from outside by `vmap(spmd_axis_name=)`."""
+ROW_AXES = (*BATCH_AXES, "context")
+"""Mesh axes that divide the tokens."""
+
+_TOKENS = ("batch", "sequence")
+_INWARD, _OUTWARD = ("embed", "mlp"), ("mlp", "embed")
+
+
+def is_single(mesh: Mesh | None) -> bool:
+    """Whether there is nothing to exchange."""
+    return mesh is None or mesh.size == 1
+
+
+def sharded_attention(
+    q_BTNH: Array,
+    k_BTKH: Array,
+    v_BTKH: Array,
+    segment_ids_BT: Array | None,
+    *,
+    mesh: Mesh | None,
+    compute: Callable[..., Array],
+) -> Array:
+    """Attention of each rank's rows and heads; nothing is exchanged.
+
+    Args:
+        q_BTNH: queries.
+        k_BTKH: keys.
+        v_BTKH: values.
+        segment_ids_BT: documents of a row, or None.
+        mesh: the device mesh.
+        compute: `(q, k, v, segment_ids) -> out_BTNH`.
+    """
+    if is_single(mesh):
+        return compute(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+    query = _activation(*_TOKENS, "heads", None)
+    keys = _activation(*_TOKENS, "kv_heads", None)
+
+    def island(q: Array, k: Array, v: Array, segment_ids: Array | None) -> Array:
+        return compute(q, k, v, None if segment_ids is None else _vary(segment_ids))
+
+    return _run_island(
+        island,
+        mesh,
+        (query, keys, keys, _activation(*_TOKENS)),
+        query,
+        (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT),
+        fill=(0, 0, 0, 0),
+    )
+
+
+def sharded_feed_forward(
+    x_BTD: Array, gate: Array | None, up: Array, down: Array, *, mesh: Mesh | None, compute: Callable[..., Array]
+) -> Array:
+    """Dense feed-forward of the tokens.
+
+    Args:
+        x_BTD: input.
+        gate: gate_DF or None.
+        up: up_DF.
+        down: down_FD.
+        mesh: the device mesh.
+        compute: `(x_ND, gate, up, down) -> y_ND`, linear in down: ranks of `tensor` each compute a part of F.
+    """
+
+    def local(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
+        return compute(_flat(x), gate, up, down).reshape(x.shape)
+
+    if is_single(mesh):
+        return local(x_BTD, gate, up, down)
+
+    def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
+        weights = _gather(gate, _INWARD), _gather(up, _INWARD), _gather(down, _OUTWARD)
+        return lax.psum(local(_vary(x), *weights), "tensor")
+
+    tokens = _activation(*_TOKENS, "embed")
+    specs = (tokens, *_parameters(_INWARD, _INWARD, _OUTWARD))
+    return _run_island(island, mesh, specs, tokens, (x_BTD, gate, up, down))
+
+
+def sharded_experts(
+    x_BTD: Array,
+    index_BTk: Array,
+    weight_BTk: Array,
+    gate: Array | None,
+    up: Array,
+    down: Array,
+    *,
+    mesh: Mesh | None,
+    compute: Callable[..., Array],
+) -> Array:
+    """Routed experts of the tokens, dropless: rows are gathered over `expert`, outputs scattered back.
+
+    Args:
+        x_BTD: input.
+        index_BTk: int32 experts of each token, -1 for none.
+        weight_BTk: float32 weights of their outputs.
+        gate: gate_EDF or None.
+        up: up_EDF.
+        down: down_EFD.
+        mesh: the device mesh.
+        compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=) -> y_ND`, over the experts
+            whose weights it is given.
+    """
+    num_experts = up.shape[0]
+    if is_single(mesh):
+        y_ND = compute(
+            *map(_flat, (x_BTD, index_BTk, weight_BTk)), gate, up, down, first_expert=0, num_experts=num_experts
+        )
+        return y_ND.reshape(x_BTD.shape)
+    inward, outward = ("expert", *_INWARD), ("expert", *_OUTWARD)
+
+    def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
+        rows = (_flat(_vary(a)) for a in (x, index, weight))
+        rows_everywhere = (lax.all_gather(a, "expert", axis=0, tiled=True) for a in rows)
+        weights = _gather(gate, inward), _gather(up, inward), _gather(down, outward)
+        first = lax.axis_index("expert") * up.shape[0]
+        y_ND = compute(*rows_everywhere, *weights, first_expert=_vary(first), num_experts=num_experts)
+        y_ND = lax.psum_scatter(y_ND, "expert", scatter_dimension=0, tiled=True)
+        return lax.psum(y_ND, "tensor").reshape(x.shape)
+
+    tokens, choices = _activation(*_TOKENS, "embed"), _activation(*_TOKENS, None)
+    specs = (tokens, choices, choices, *_parameters(inward, inward, outward))
+    return _run_island(island, mesh, specs, tokens, (x_BTD, index_BTk, weight_BTk, gate, up, down), fill=(0, -1, 0))
+
+
+def sharded_cross_entropy(
+    x_BTD: Array,
+    output_VD: Array,
+    target_BT: Array,
+    weight_BT: Array,
+    *,
+    mesh: Mesh | None,
+    compute: Callable[..., tuple[Array, Array, Array]],
+) -> tuple[Array, Array, Array]:
+    """Loss of the tokens, the vocabulary divided over `tensor`.
+
+    Args:
+        x_BTD: final hidden rows.
+        output_VD: output projection.
+        target_BT: int32 targets.
+        weight_BT: float32 weights.
+        mesh: the device mesh.
+        compute: `(x_ND, output_VD, target_N, weight_N, vocab_axis=) -> (total, nll_N, z_N)`.
+
+    Returns:
+        total over all tokens, nll_BT, z_BT.
+    """
+
+    def local(
+        x: Array, output: Array, target: Array, weight: Array, vocab_axis: str | None
+    ) -> tuple[Array, Array, Array]:
+        total, nll_N, z_N = compute(_flat(x), output, target.reshape(-1), weight.reshape(-1), vocab_axis=vocab_axis)
+        return total, nll_N.reshape(target.shape), z_N.reshape(target.shape)
+
+    if is_single(mesh):
+        return local(x_BTD, output_VD, target_BT, weight_BT, None)
+
+    def island(x: Array, output: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        total, nll_BT, z_BT = local(_vary(x), _gather(output, ("vocab", "embed")), target, weight, "tensor")
+        return lax.psum(total, ROW_AXES), nll_BT, z_BT
+
+    tokens, rows = _activation(*_TOKENS, "embed"), _activation(*_TOKENS)
+    specs = (tokens, *_parameters(("vocab", "embed")), rows, rows)
+    return _run_island(
+        island,
+        mesh,
+        specs,
+        (PartitionSpec(), rows, rows),
+        (x_BTD, output_VD, target_BT, weight_BT),
+        fill=(0, None, 0, 0),
+    )
+
+
+def _activation(*axes: str | None) -> PartitionSpec:
+    return to_partition_spec(axes, ACTIVATION_RULES)
+
+
+def _parameters(*tensors: tuple[str, ...]) -> tuple[PartitionSpec, ...]:
+    return tuple(to_partition_spec(axes, PARAMETER_RULES) for axes in tensors)
+
+
+def _flat(x_BTD: Array) -> Array:
+    return x_BTD.reshape(-1, x_BTD.shape[-1])
+
+
+def _vary(x: Array) -> Array:
+    """Type a value as varying over every axis of the island; its gradient is summed over those it did not vary over."""
+    missing = tuple(axis for axis in ISLAND_AXES if axis not in jax.typeof(x).mat.varying)
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _gather(weight: Array | None, axes: tuple[str, ...]) -> Array | None:
+    """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
+    if weight is None:
+        return None
+    return lax.all_gather(_vary(weight), "fsdp", axis=axes.index("embed"), tiled=True)
+
+
+def _run_island(
+    island: Callable[..., Any],
+    mesh: Mesh | None,
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Any,
+    arguments: Sequence[Array | None],
+    fill: Sequence[int | None] = (0,),
+) -> Any:
+    """Call an island, the batch padded where the ranks do not divide it (a prompt, the end of an evaluation).
+
+    Args:
+        island: what each rank does.
+        mesh: the device mesh.
+        in_specs: of the arguments.
+        out_specs: of the results.
+        arguments: the first of them is [B, T, …].
+        fill: for the leading arguments, what a missing row holds; None where the argument has no batch.
+    """
+    assert mesh is not None
+    assert arguments[0] is not None
+    batch = arguments[0].shape[0]
+    missing = -batch % math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    if missing:
+        fills = [*fill, *[None] * (len(arguments) - len(fill))]
+        arguments = [
+            a if value is None or a is None else _pad_batch(a, missing, value)
+            for a, value in zip(arguments, fills, strict=True)
+        ]
+    results = jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs)(*arguments)
+    return jax.tree.map(lambda a: a[:batch] if a.ndim else a, results) if missing else results
+
+
+def _pad_batch(x: Array, missing: int, value: int) -> Array:
+    return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=value)

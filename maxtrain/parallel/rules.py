@@ -1,0 +1,74 @@
+"""Which mesh axes a tensor's logical dimensions are divided over: one table for parameters, one for activations."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from maxtrain.config.schema import BATCH_AXES
+
+MeshAxes = str | tuple[str, ...] | None
+Rules = Mapping[str, MeshAxes]
+
+PARAMETER_RULES: Rules = MappingProxyType(
+    {
+        "layers": "pipeline",
+        "vocab": "tensor",
+        "embed": "fsdp",
+        "heads": "tensor",
+        "kv_heads": "tensor",
+        "head_dim": None,
+        "mlp": "tensor",
+        "expert": "expert",
+        "norm": None,
+        "router": None,
+    }
+)
+"""How parameters and optimizer state are stored."""
+
+ACTIVATION_RULES: Rules = MappingProxyType(
+    {
+        "batch": BATCH_AXES,
+        "sequence": "context",
+        "embed": None,
+        "heads": "tensor",
+        "kv_heads": "tensor",
+        "head_dim": None,
+        "mlp": "tensor",
+        "vocab": "tensor",
+        "expert": None,
+        "router": None,
+    }
+)
+"""How activations, and weights gathered for use, lie on the mesh."""
+
+
+def to_partition_spec(axes: Sequence[str | None], rules: Rules) -> PartitionSpec:
+    """Map one tensor's logical axes to mesh axes.
+
+    Args:
+        axes: a logical name for each dimension, or None for a dimension that is never divided.
+        rules: one of the tables above.
+
+    Raises:
+        ValueError: a name is not in the table, or a mesh axis would serve the tensor twice.
+    """
+    unknown = [axis for axis in axes if axis is not None and axis not in rules]
+    if unknown:
+        raise ValueError(f"{tuple(axes)} has no rule for {unknown[0]!r}; known are {', '.join(sorted(rules))}")
+    entries = [None if axis is None else rules[axis] for axis in axes]
+    owners: dict[str, str | None] = {}
+    for axis, entry in zip(axes, entries, strict=True):
+        for name in (entry,) if isinstance(entry, str) else entry or ():
+            if name in owners:
+                raise ValueError(f"{tuple(axes)} would use mesh axis {name!r} for both {owners[name]!r} and {axis!r}")
+            owners[name] = axis
+    return PartitionSpec(*entries)
+
+
+def constrain(x: jax.Array, axes: Sequence[str | None], mesh: Mesh) -> jax.Array:
+    """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes."""
+    if mesh.size == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, to_partition_spec(axes, ACTIVATION_RULES)))
