@@ -1,4 +1,4 @@
-"""From a dataset and a mixture to the global batches of a run. Prefetching is in `maxtrain.loader.prefetch`."""
+"""From a dataset and a mixture to the global batches of a run."""
 
 from maxtrain.loader.assemble import Batch
 from maxtrain.loader.fingerprint import Fingerprint, compare_fingerprints

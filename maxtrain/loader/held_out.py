@@ -1,11 +1,13 @@
 """Held-out documents of every domain, in order and once, for evaluation."""
 
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import numpy as np
 
-from maxtrain.config.schema import DomainConfig
-from maxtrain.core.errors import UserError
+from maxtrain.config.batch_plan import plan_batches
+from maxtrain.config.schema import Config, DomainConfig
+from maxtrain.core.errors import DataError, UserError
 from maxtrain.dataset import Dataset
 from maxtrain.loader.assemble import Batch, assemble
 from maxtrain.loader.stream import DomainStream, Pieces
@@ -70,6 +72,33 @@ class HeldOut:
         self.num_rows = num_rows
         self._pieces = Pieces.join(parts)
         self._domain = np.concatenate(domain_of_row)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Held-out rows as a config asks for: every domain of every stage, with the filter of its first stage.
+
+        Raises:
+            DataError: the dataset is missing or damaged, or has another tokenizer than the model takes.
+            UserError: as for the constructor.
+        """
+        data, evaluation = config.data, config.evaluation
+        stages = plan_batches(config).stages
+        trained = [stage.dataset for stage in stages if stage.dataset]
+        location = evaluation.dataset or data.dataset or next(iter(trained), None)
+        if location is None:
+            raise UserError("evaluation.dataset: needed where data.source is synthetic; set it, or evaluation.every: 0")
+        # What the run trains on has been verified as data.verify says.
+        dataset = Dataset.open(location, verify="size" if location in trained else data.verify)
+        if dataset.vocab_size > config.model.vocab_size:
+            raise DataError(
+                f"model.vocab_size: {config.model.vocab_size} is below the {dataset.vocab_size} ids of the tokenizer "
+                f"of {location}; raise it to at least {dataset.vocab_size}"
+            )
+        mixture: dict[str, DomainConfig] = {}
+        for stage in stages:
+            for name, domain in stage.mixture.items():
+                mixture.setdefault(name, domain)
+        return cls(dataset, mixture, evaluation.split, data.sequence_length, evaluation.max_tokens)
 
     def rows(self, first: int, end: int) -> Batch:
         """Rows [first, end): fields as in a batch of the loader."""

@@ -1,47 +1,40 @@
-"""Batches prepared ahead of the step by Grain's threads. Apart from the loader, because Grain imports JAX."""
+"""Items prepared ahead of their use by Grain's threads. A module of its own, because Grain imports JAX."""
 
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 import grain
-import numpy as np
 
-from maxtrain.loader.assemble import Batch
-from maxtrain.loader.loader import Loader
+Item = TypeVar("Item")
 
-SelectRows = Callable[[int], np.ndarray]
-"""Maps the rows of a batch to the positions inside it that a process reads."""
+_MAX_THREADS = 4
 
 
-class _Steps:
-    """Steps from first_step on, as Grain's random-access source."""
+class _Items(Generic[Item]):
+    """A pure function of [first, end) as Grain's random-access source."""
 
-    def __init__(self, loader: Loader, first_step: int, select: SelectRows | None) -> None:
-        self._loader = loader
-        self._first_step = first_step
-        self._select = select
+    def __init__(self, fetch: Callable[[int], Item], first: int, end: int) -> None:
+        self._fetch = fetch
+        self._first = first
+        self._end = end
 
     def __len__(self) -> int:
-        return self._loader.plan.num_steps - self._first_step
+        return self._end - self._first
 
-    def __getitem__(self, index: int) -> tuple[int, Batch]:
-        step = self._first_step + index
-        positions = self._select(len(self._loader.plan.rows_of(step))) if self._select else None
-        return step, self._loader.batch(step, positions)
+    def __getitem__(self, index: int) -> tuple[int, Item]:
+        return self._first + index, self._fetch(self._first + index)
 
 
-def prefetch_batches(
-    loader: Loader, first_step: int, *, select: SelectRows | None = None, prefetch: int = 2
-) -> Iterator[tuple[int, Batch]]:
-    """Steps and their batches to the end of the run, each equal to `loader.batch(step)`.
+def prefetch_items(fetch: Callable[[int], Item], *, first: int, end: int, num_ahead: int) -> Iterator[tuple[int, Item]]:
+    """Pairs (n, fetch(n)) for n in [first, end), in order, up to num_ahead of them prepared before they are asked for.
 
     Args:
-        loader: the run's loader.
-        first_step: step to begin with.
-        select: positions inside a batch of a given size that are wanted; None for all.
-        prefetch: batches prepared ahead.
+        fetch: a pure function that may be called from several threads.
+        first: first n.
+        end: n after the last.
+        num_ahead: items in the buffer, at least 1.
     """
-    if first_step >= loader.plan.num_steps:
-        return
-    source = grain.MapDataset.source(_Steps(loader, first_step, select))
-    options = grain.ReadOptions(num_threads=min(prefetch, 4), prefetch_buffer_size=prefetch)
-    yield from source.to_iter_dataset(options)
+    if first < end:
+        source = grain.MapDataset.source(_Items(fetch, first, end))
+        options = grain.ReadOptions(num_threads=min(num_ahead, _MAX_THREADS), prefetch_buffer_size=num_ahead)
+        yield from source.to_iter_dataset(options)
