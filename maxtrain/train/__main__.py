@@ -6,7 +6,11 @@ import sys
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.checks import check_or_raise
 from maxtrain.config.load import load_config
-from maxtrain.core.errors import UserError, run_command
+from maxtrain.config.schema import Config
+from maxtrain.core.errors import DataError, UserError, run_command
+from maxtrain.core.files import user_cache_directory
+from maxtrain.dataset import Dataset
+from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
 Train a model from a config, or resume the run in its directory from the newest verified checkpoint.
@@ -44,6 +48,25 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _open_heldout(config: Config, loader: Loader) -> HeldOut:
+    """Held-out rows of the first stage's mixture, from its dataset or the one that the config names."""
+    dataset = loader.stages[0].dataset
+    if config.evaluation.dataset is not None:
+        dataset = Dataset.open(config.evaluation.dataset, verify=config.data.verify)
+        if dataset.tokenizer_hash != loader.stages[0].dataset.tokenizer_hash:
+            raise DataError(
+                f"evaluation.dataset {config.evaluation.dataset}: its tokenizer is not that of the training data; "
+                "build both with one tokenizer"
+            )
+    return HeldOut(
+        dataset,
+        plan_batches(config).stages[0].mixture,
+        config.evaluation.split,
+        config.data.sequence_length,
+        config.evaluation.max_tokens,
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check everything that needs no device, then start the devices and train.
 
@@ -57,13 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
     check_or_raise(config)
     plan = plan_batches(config)
 
-    # The data is opened before JAX is imported, so that a mistake is told within a second.
-    from maxtrain.loader import HeldOut, Loader
-
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    heldout = HeldOut.from_config(config) if config.evaluation.every else None
+    heldout = _open_heldout(config, loader) if config.evaluation.every else None
 
-    from maxtrain.core.files import user_cache_directory
+    # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
 
     start_processes(args.coordinator, args.num_processes, args.process_id)

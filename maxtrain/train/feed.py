@@ -1,13 +1,14 @@
 """Batches of the loader as global arrays on the mesh."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
+from maxtrain.loader import Loader
+from maxtrain.loader.prefetch import prefetch_batches
 from maxtrain.parallel.mesh import local_rows, make_global
 
 
@@ -40,8 +41,9 @@ class BatchFeeder:
         return {name: put(rows) for name, rows in batch.items()}
 
 
-def feed(loader: Any, feeder: BatchFeeder, first_step: int) -> Iterator[tuple[int, dict[str, jax.Array]]]:
-    """Global batches in order, from a step on: (step, batch)."""
-    plan = loader.plan
-    for step, batch in loader.iterate(first_step, feeder.select):
-        yield step, feeder.place(batch, len(plan.rows_of(step)))
+def feed(
+    loader: Loader, feeder: BatchFeeder, first_step: int, prefetch: int
+) -> Iterator[tuple[int, dict[str, jax.Array]]]:
+    """Global batches in order, from a step on: (step, batch); some are prepared ahead."""
+    for step, batch in prefetch_batches(loader, first_step, select=feeder.select, prefetch=prefetch):
+        yield step, feeder.place(batch, len(loader.plan.rows_of(step)))

@@ -42,8 +42,8 @@ class Journal:
         sinks: list[Sink] = [TensorBoardSink(directory / "tensorboard")] if config.tensorboard else []
         progress = Progress(plan.num_steps, plan.num_tokens, every=config.every, stream=sys.stderr)
         journal = cls(events, metrics, heldout, sinks, progress)
-        for part in (events, metrics, heldout, *sinks, progress):
-            stack.callback(part.close)
+        for close in (events.close, metrics.close, heldout.close, *(sink.close for sink in sinks), progress.close):
+            stack.callback(close)
         return journal
 
     def start(self, step: int, mesh: jax.sharding.Mesh, changed: list[str], **facts: Any) -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from maxtrain.checkpoint import list_steps
+from maxtrain.checkpoint import iterate_steps
 from maxtrain.config.load import to_yaml
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError
@@ -67,10 +67,10 @@ class RunDirectory:
         self._held.close()
 
     def _compare(self) -> None:
-        records = [info.record for info in list_steps(self.checkpoints) if info.verified and info.record]
-        if not records:
+        steps = iterate_steps(self.checkpoints, full=False, newest_first=True)
+        self.newest = next((info.record for info in steps if info.verified and info.record), None)
+        if self.newest is None:
             return
-        self.newest = records[-1]
         differences = compare_fingerprints(self.newest["fingerprint"], self._fingerprint)
         if differences:
             raise UserError(

@@ -72,7 +72,7 @@ def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldO
         with stop.installed() if jax.process_count() == 1 else nullcontext():
             if step == 0:
                 _act_before_training(hooks, state, store)
-            batches = feed(loader, feeder, step)
+            batches = feed(loader, feeder, step, config.data.prefetch)
             state = run_steps(state, parts.train_step, batches, hooks, last_step=last, clock=clock, stop_requested=stop)
             store.wait()
         if journal is not None:
@@ -128,9 +128,9 @@ def _line_builder(
     return make_line_builder(
         plan,
         domains=loader.domains,
-        groups={group_of(spec.path, spec.axes) for spec in parts.model.table},
+        groups=sorted({group_of(spec.path, spec.axes) for spec in parts.model.table}),
         epochs=loader.epochs,
-        flops_per_token=lambda length: float(training_flops_per_token(config.model, length)),
+        flops_per_token=lambda length: training_flops_per_token(config.model, length).total,
         peak_flops=peak * 1e12,
         num_devices=parts.mesh.size,
     )

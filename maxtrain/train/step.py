@@ -67,6 +67,8 @@ def make_train_step(
     groups = group_tree(model.abstract_params(), axes)
     clip, bound = config.optimizer.clip_norm, config.guard.max_grad_norm
     moe = config.model.moe
+    balance_weight = moe.balance_weight if moe is not None and moe.balance != "none" else 0.0
+    router_z_weight = moe.z_weight if moe is not None else 0.0
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         num_micro, rows = batch["tokens"].shape[:2]
@@ -105,9 +107,9 @@ def make_train_step(
             "skips_in_a_row": skips,
             "loss": loss,
             "cross_entropy": aux.nll_B.sum() * per_token,
-            "z_loss": aux.z_sum * per_token,
-            "balance_loss": aux.balance_sum * per_token,
-            "router_z_loss": aux.router_z_sum * per_token,
+            "z_loss": config.model.z_weight * aux.z_sum * per_token,
+            "balance_loss": balance_weight * aux.balance_sum * per_token,
+            "router_z_loss": router_z_weight * aux.router_z_sum * per_token,
             "grad_norm": grad_norm,
             "grad_norm_by_group": jnp.sqrt(squares),
             "update_norm": jnp.where(ok, lr * optax.global_norm(direction), 0.0),

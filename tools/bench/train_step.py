@@ -1,0 +1,200 @@
+"""Time one training step: CPU-seconds, tokens a second, compile time, start-up time, peak memory.
+
+Each case runs in processes of its own, pinned to one core, in turn with the peer where one is given, so that a ratio
+holds when the machine's speed drifts. CPU-seconds are user + system time of the process; of several steps the least
+and the median are printed.
+
+    python tools/bench/train_step.py
+    python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer ../bench-env/bin/python
+
+The peer is transformers: make an environment with torch and transformers and give its interpreter.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_START = time.perf_counter()
+
+WIDTH, LAYERS, HEADS, LENGTH, ROWS, VOCABULARY = 256, 4, 8, 512, 8, 8192
+
+CASES: dict[str, dict[str, Any]] = {
+    "dense-fp32": {"experts": 0, "hidden": 1024, "precision": "float32", "remat": "none"},
+    "dense-fp32-remat": {"experts": 0, "hidden": 1024, "precision": "float32", "remat": "full"},
+    "dense-bf16": {"experts": 0, "hidden": 1024, "precision": "bfloat16", "remat": "none"},
+    "moe-fp32": {"experts": 8, "hidden": 512, "precision": "float32", "remat": "none"},
+    "moe-fp32-remat": {"experts": 8, "hidden": 512, "precision": "float32", "remat": "full"},
+    "moe-bf16": {"experts": 8, "hidden": 512, "precision": "bfloat16", "remat": "none"},
+}
+
+
+def make_config(case: dict[str, Any], steps: int) -> Any:
+    """The config of a case: a synthetic source, AdamW, clipping."""
+    from maxtrain.config.schema import Config
+
+    moe = {"num_experts": case["experts"], "top_k": 2, "d_expert": case["hidden"], "balance_weight": 0.01}
+    return Config.model_validate(
+        {
+            "run": {"directory": "unused"},
+            "data": {"source": "synthetic", "sequence_length": LENGTH},
+            "batch": {"global_batch_tokens": ROWS * LENGTH, "micro_batch": ROWS},
+            "model": {
+                "vocab_size": VOCABULARY,
+                "num_layers": LAYERS,
+                "d_model": WIDTH,
+                "num_heads": HEADS,
+                "d_ff": case["hidden"],
+                **({"moe": moe} if case["experts"] else {}),
+            },
+            "precision": {"compute": case["precision"]},
+            "remat": {"policy": case["remat"]},
+            "train": {"total_tokens": steps * ROWS * LENGTH},
+            "schedule": {"name": "constant", "lr": 1e-3},
+        }
+    )
+
+
+def cpu_seconds() -> float:
+    """User and system seconds of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Run one case in this process."""
+    from maxtrain.config.batch_plan import plan_batches
+    from maxtrain.loader import Loader
+    from maxtrain.train.feed import BatchFeeder, feed
+    from maxtrain.train.parts import build_parts
+
+    config = make_config(case, steps + 1)
+    plan = plan_batches(config)
+    loader = Loader(plan, data=config.data, seed=0, vocab_size=VOCABULARY)
+    parts = build_parts(config, plan, len(loader.domains))
+    state = parts.create_state(0)
+    start_up = time.perf_counter() - _START
+    batches = [batch for _, batch in feed(loader, BatchFeeder(parts.mesh, ROWS), 0, prefetch=2)]
+    start = time.perf_counter()
+    compiled = parts.train_step.lower(state, batches[0]).compile()  # type: ignore[attr-defined]
+    compile_seconds = time.perf_counter() - start
+    cpu, wall = [], []
+    for batch in batches:
+        before, start = cpu_seconds(), time.perf_counter()
+        state, metrics = compiled(state, batch)
+        float(metrics["loss"])
+        cpu.append(cpu_seconds() - before)
+        wall.append(time.perf_counter() - start)
+    return {
+        "cpu_seconds": cpu[1:],
+        "wall_seconds": wall[1:],
+        "start_up_seconds": start_up,
+        "compile_seconds": compile_seconds,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "loss": float(metrics["loss"]),
+    }
+
+
+def child(command: list[str], core: int) -> dict[str, Any]:
+    """Run a process pinned to a core and read the JSON of its last line."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and library versions."""
+    from importlib.metadata import version
+
+    info = Path("/proc/cpuinfo").read_text()
+    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else "unknown",
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load": os.getloadavg()[0],
+        "python": sys.version.split()[0],
+        **{name: version(name) for name in ("jax", "jaxlib", "flax", "optax")},
+    }
+
+
+def summarise(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Least and median over all steps of all rounds, and the least of the once-a-process figures."""
+    cpu = [value for run in runs for value in run["cpu_seconds"]]
+    wall = [value for run in runs for value in run["wall_seconds"]]
+    return {
+        "cpu_least": min(cpu),
+        "cpu_median": statistics.median(cpu),
+        "tokens_per_second": ROWS * LENGTH / statistics.median(wall),
+        "compile_seconds": min(run.get("compile_seconds", 0.0) for run in runs),
+        "start_up_seconds": min(run["start_up_seconds"] for run in runs),
+        "peak_mb": max(run["peak_mb"] for run in runs),
+    }
+
+
+def main() -> None:
+    """Run the cases in turn with the peer and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=[*CASES, "all"], default="all")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps a process")
+    parser.add_argument("--rounds", type=int, default=2, help="processes a case")
+    parser.add_argument("--core", type=int, default=0, help="core to pin to")
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has torch and transformers")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--run", metavar="CASE", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.run:
+        print(json.dumps(run_case(CASES[args.run], args.steps)))
+        return
+    peer_script = str(Path(__file__).parent / "peers" / "transformers_step.py")
+    result: dict[str, Any] = {"machine": machine(), "cases": {}}
+    for name in CASES if args.case == "all" else [args.case]:
+        ours, peer = [], []
+        for _ in range(args.rounds):
+            ours.append(child([sys.executable, __file__, "--run", name, "--steps", str(args.steps)], args.core))
+            if args.peer:
+                shape = json.dumps({**CASES[name], "steps": args.steps})
+                peer.append(child([args.peer, peer_script, shape], args.core))
+        row: dict[str, Any] = {"maxtrain": summarise(ours)}
+        if peer:
+            row["transformers"] = summarise(peer)
+            row["ratio"] = row["maxtrain"]["cpu_median"] / row["transformers"]["cpu_median"]
+        result["cases"][name] = row
+        if not args.json:
+            print_row(name, row)
+    if args.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print(" · ".join(f"{key} {value}" for key, value in result["machine"].items()))
+
+
+def print_row(name: str, row: dict[str, Any]) -> None:
+    """One case as text."""
+    for who in ("maxtrain", "transformers"):
+        if who in row:
+            values = row[who]
+            print(
+                f"{name:18} {who:13} {values['cpu_least']:6.2f} least {values['cpu_median']:6.2f} median CPU-s a step  "
+                f"{values['tokens_per_second']:7.0f} tokens/s  compile {values['compile_seconds']:5.1f} s  "
+                f"start {values['start_up_seconds']:4.1f} s  peak {values['peak_mb']:6.0f} MB",
+                flush=True,
+            )
+    if "ratio" in row:
+        print(f"{name:18} ratio of medians {row['ratio']:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
