@@ -148,6 +148,9 @@ class DatasetWriter:
 
     Use it as a context manager: without `finish`, nothing is left behind.
 
+    Attributes:
+        partial: the directory while it grows; a caller may add files to it.
+
     Args:
         output: the dataset's directory.
         tokenizer: its record; `bos_id` is null where no bos is to be written.
@@ -217,12 +220,11 @@ class DatasetWriter:
         self._spill.write(whole.tobytes())
         self._index.append(document, len(whole))
 
-    def finish(self, history: History, extra_files: Mapping[str, bytes] | None = None) -> Manifest:
+    def finish(self, history: History) -> Manifest:
         """Write everything and move the dataset to its place.
 
         Args:
             history: what the manifest tells beside the data.
-            extra_files: further small files for the directory, by name.
 
         Raises:
             DataError: there is no document, or two have one id.
@@ -243,8 +245,6 @@ class DatasetWriter:
             version="2.6",
         )
         (self.partial / TOKENIZER).write_bytes(self.tokenizer_model)
-        for name, data in (extra_files or {}).items():
-            (self.partial / name).write_bytes(data)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             code_version=history.code_version,

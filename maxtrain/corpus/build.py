@@ -1,0 +1,256 @@
+"""Build a dataset from a recipe: read, leave out, split, tokenise, write."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from maxtrain import __version__
+from maxtrain.core import files
+from maxtrain.core.errors import DataError
+from maxtrain.corpus.recipe import FilterConfig, InputConfig, Recipe, find_inputs
+from maxtrain.corpus.records import BadLine, RawRecord, read_records
+from maxtrain.dataset import (
+    TRAIN_SPLIT,
+    Dataset,
+    DatasetWriter,
+    Document,
+    History,
+    InputRecord,
+    Manifest,
+    RuleCounts,
+    TokenizerRecord,
+    document_id,
+    read_manifest,
+)
+from maxtrain.tokenizer import Tokenizer, train_tokenizer
+
+QUARANTINE = "quarantine.jsonl"
+"""File of the dataset that tells the place and reason of every line that is no usable record."""
+_BATCH_CHARACTERS = 2**22
+
+
+@dataclass(frozen=True)
+class Item:
+    """A record that stays, with its identity and split."""
+
+    record: RawRecord
+    doc_id: str
+    split: str
+
+
+def split_of(doc_id: str, splits: Mapping[str, float]) -> str:
+    """The split of a document: a hash of its id falls in one of the shares laid end to end, or in the rest."""
+    digest = hashlib.sha256(b"split\0" + doc_id.encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    edge = 0.0
+    for name, fraction in splits.items():
+        edge += fraction
+        if place < edge:
+            return name
+    return TRAIN_SPLIT
+
+
+class Reading:
+    """One pass over the inputs; afterwards it knows what each rule did.
+
+    Args:
+        recipe: what stays.
+        inputs: files to read.
+        on_bad: called with every line that is no usable record.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        inputs: list[tuple[str, Path, InputConfig]],
+        on_bad: Callable[[BadLine], Any] | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._inputs = inputs
+        self._on_bad = on_bad
+        self._kept = Counter[str]()
+        self._dropped: dict[str, Counter[str]] = {"read": Counter(), "filter": Counter()}
+
+    def items(self, title: str) -> Iterator[Item]:
+        """Records that stay, in the order of files and lines."""
+        total = sum(path.stat().st_size for _, path, _ in self._inputs)
+        with tqdm(total=total, desc=title, unit="B", unit_scale=True, delay=1, leave=False) as bar:
+            for name, path, entry in self._inputs:
+                for record in read_records(name, path, entry, bar.update):
+                    if isinstance(record, BadLine):
+                        self._dropped["read"][record.reason] += 1
+                        if self._on_bad is not None:
+                            self._on_bad(record)
+                        continue
+                    self._kept["read"] += 1
+                    if reason := drop_reason(record, self._recipe.filters):
+                        self._dropped["filter"][reason] += 1
+                        continue
+                    self._kept["filter"] += 1
+                    doc_id = document_id(
+                        record.source, original_id=record.original_id, url=record.url, text=record.text
+                    )
+                    yield Item(record, doc_id, split_of(doc_id, self._recipe.splits))
+
+    def rules(self) -> dict[str, RuleCounts]:
+        """Counts by rule; each record passes `read`, then `filter`."""
+        return {
+            name: RuleCounts(kept=self._kept[name], dropped=dict(sorted(reasons.items())))
+            for name, reasons in self._dropped.items()
+        }
+
+
+def drop_reason(record: RawRecord, filters: FilterConfig) -> str | None:
+    """Why a record is left out, or None."""
+    if filters.min_bytes is None and filters.max_bytes is None:
+        return None
+    size = len(record.text.encode())
+    if filters.min_bytes is not None and size < filters.min_bytes:
+        return "min_bytes"
+    if filters.max_bytes is not None and size > filters.max_bytes:
+        return "max_bytes"
+    return None
+
+
+def resolved(recipe: Recipe) -> dict[str, Any]:
+    """The recipe with every default, as the manifest keeps it; where it is built to is no part of it."""
+    return recipe.model_dump(mode="json", exclude={"output"})
+
+
+def _make_tokenizer(recipe: Recipe, inputs: list[tuple[str, Path, InputConfig]], folder: Path) -> Tokenizer:
+    if recipe.tokenizer.path is not None:
+        return Tokenizer.load(files.join(folder, recipe.tokenizer.path))
+    training = recipe.tokenizer.train
+    assert training is not None, "the recipe has one of the two"
+    items = Reading(recipe, inputs).items("read for tokenizer")
+    return train_tokenizer(
+        (item.record.text for item in items if item.split == TRAIN_SPLIT),
+        vocab_size=training.vocab_size,
+        sample_bytes=training.sample_bytes,
+        character_coverage=training.character_coverage,
+        num_reserved=training.reserved,
+    )
+
+
+def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    characters = 0
+    for item in items:
+        batch.append(item)
+        characters += len(item.record.text)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _document(item: Item, tokens: list[int]) -> Document:
+    record = item.record
+    return Document(
+        doc_id=item.doc_id,
+        tokens=tokens,
+        num_bytes=len(record.text.encode()),
+        source=record.source,
+        lang=record.lang,
+        category=record.category,
+        split=item.split,
+        quality_score=record.quality_score,
+        licence=record.licence,
+        origin=record.origin,
+        input=record.input,
+        line=record.line,
+    )
+
+
+def is_up_to_date(recipe: Recipe, inputs: list[InputRecord], output: Path, folder: Path) -> bool:
+    """Whether the output is whole and what this code would build from this recipe and these inputs again.
+
+    Raises:
+        DataError: something else than a dataset is there, or a damaged one.
+    """
+    manifest, _ = read_manifest(str(output))
+    if manifest.code_version != __version__ or manifest.recipe != resolved(recipe) or list(manifest.inputs) != inputs:
+        return False
+    path = recipe.tokenizer.path
+    if path is not None and Tokenizer.load(files.join(folder, path)).hash != manifest.tokenizer.sha256:
+        return False
+    Dataset.open(str(output), verify="size")
+    return True
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `build` did."""
+
+    output: Path
+    manifest: Manifest
+    up_to_date: bool
+
+
+def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bool = False) -> Built:
+    """Build the dataset; the same recipe and inputs give the same bytes.
+
+    Args:
+        recipe: the recipe.
+        folder: directory of the recipe, which its paths are relative to.
+        output: instead of the recipe's output.
+        force: replace an output that is another dataset.
+
+    Raises:
+        DataError: the output is another dataset, nothing is left to write, or two records have one identity.
+        UserError: an input file is missing or of an unknown kind.
+    """
+    target = output or Path(recipe.output)
+    found = find_inputs(recipe, folder)
+    inputs = [
+        InputRecord(file=name, sha256=files.sha256_file(path), licence=entry.licence) for name, path, entry in found
+    ]
+    if target.exists() and not force:
+        if is_up_to_date(recipe, inputs, target, folder):
+            return Built(target, read_manifest(str(target))[0], True)
+        raise DataError(
+            f"{target}: exists and was built from another recipe, other inputs or by other code; "
+            "replace it with --force or choose another --output"
+        )
+    tokenizer = _make_tokenizer(recipe, found, folder)
+    if recipe.add_bos and tokenizer.bos_id is None:
+        raise DataError("add_bos: the tokenizer has no bos id; leave add_bos out or use another tokenizer")
+    record = TokenizerRecord(
+        sha256=tokenizer.hash,
+        vocab_size=tokenizer.vocab_size,
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id if recipe.add_bos else None,
+        eod_id=tokenizer.eod_id,
+        unk_id=tokenizer.unk_id,
+    )
+    with DatasetWriter(target, record, tokenizer.model, shard_tokens=recipe.shard_tokens, replace=force) as writer:
+        rules = _fill(writer, recipe, found, tokenizer)
+        manifest = writer.finish(History(__version__, resolved(recipe), inputs, rules, recipe.splits))
+    return Built(target, manifest, False)
+
+
+def _fill(
+    writer: DatasetWriter, recipe: Recipe, inputs: list[tuple[str, Path, InputConfig]], tokenizer: Tokenizer
+) -> dict[str, RuleCounts]:
+    """Give the writer every document that stays, and its directory the list of bad lines; returns the rules' counts."""
+    path = writer.partial / QUARANTINE
+    with path.open("w", encoding="utf-8") as quarantine:
+
+        def set_aside(line: BadLine) -> None:
+            quarantine.write(json.dumps(asdict(line), ensure_ascii=False) + "\n")
+
+        reading = Reading(recipe, inputs, set_aside)
+        for batch in _batches(reading.items("tokenise")):
+            encoded = tokenizer.encode_many([item.record.text for item in batch])
+            for item, tokens in zip(batch, encoded, strict=True):
+                writer.add(_document(item, tokens))
+    if path.stat().st_size == 0:
+        path.unlink()
+    return reading.rules()

@@ -1,0 +1,205 @@
+"""The recipe: which files become which dataset, and how."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from maxtrain.config.schema import Section
+from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt
+from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
+from maxtrain.config.yaml_files import read_mapping
+from maxtrain.core.errors import UserError
+from maxtrain.dataset import TRAIN_SPLIT
+
+_Files = Annotated[tuple[str, ...], AsTuple, Field(min_length=1)]
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+"""Kinds of input files."""
+
+
+class DefaultTags(Section):
+    """Tags of records that have none of their own."""
+
+    source: str | None = None
+    """Null: the file's name without its endings."""
+    lang: str = "und"
+    """Language."""
+    category: str = "unknown"
+    """Category."""
+
+
+class InputConfig(Section):
+    """Some input files."""
+
+    files: str | _Files
+    """Paths or patterns, relative to the recipe; ** reaches into folders."""
+    licence: str
+    """Licence of records that state none in a field `licence`."""
+    tags: DefaultTags = DefaultTags()
+    """Tags of records that have none of their own."""
+
+    def patterns(self) -> tuple[str, ...]:
+        """Paths or patterns."""
+        return (self.files,) if isinstance(self.files, str) else self.files
+
+
+class TokenizerTraining(Section):
+    """Train a tokenizer on the documents of the train split."""
+
+    vocab_size: PositiveCount
+    """Number of ids, special tokens included."""
+    sample_bytes: PositiveCount = 100_000_000
+    """Bytes of text to train on at most, sampled by hash."""
+    character_coverage: Fraction = 0.9995
+    """Share of characters that get a piece of their own; the rest fall back to bytes."""
+    reserved: PositiveInt = 60
+    """Reserved special tokens."""
+
+
+class TokenizerConfig(Section):
+    """The tokenizer: an existing one, or one trained on the inputs."""
+
+    path: str | None = None
+    """Model file, relative to the recipe."""
+    train: TokenizerTraining | None = None
+    """Train one."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "TokenizerConfig":
+        if (self.path is None) == (self.train is None):
+            raise ValueError("needs exactly one of path and train")
+        return self
+
+
+class FilterConfig(Section):
+    """Documents to leave out; null for no limit."""
+
+    min_bytes: PositiveCount | None = None
+    """Least UTF-8 bytes of text."""
+    max_bytes: PositiveCount | None = None
+    """Most UTF-8 bytes of text."""
+
+
+class Recipe(Section):
+    """How a dataset is built."""
+
+    output: str
+    """Directory of the dataset, relative to where the command runs."""
+    inputs: Annotated[tuple[InputConfig, ...], AsTuple, Field(min_length=1)]
+    """Input files with their licences."""
+    tokenizer: TokenizerConfig
+    """The tokenizer."""
+    splits: dict[str, Fraction] = Field(default={})
+    """Held-out shares by name, chosen by a hash of the document's id; the rest is `train`."""
+    add_bos: bool = False
+    """Write bos before each document."""
+    shard_tokens: PositiveCount = 2**27
+    """Most tokens in a shard."""
+    filters: FilterConfig = FilterConfig()
+    """Documents to leave out."""
+
+    @model_validator(mode="after")
+    def _splits_fit(self) -> "Recipe":
+        if TRAIN_SPLIT in self.splits:
+            raise ValueError(f"splits.{TRAIN_SPLIT} is what the other splits leave; delete it")
+        if sum(self.splits.values()) >= 1:
+            raise ValueError("the splits leave nothing to train on; their shares must add up to less than 1")
+        return self
+
+
+def _section_of(place: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The model that a path leads to."""
+    section: type[BaseModel] | None = Recipe
+    for name in place:
+        if isinstance(name, int) or section is None:
+            continue
+        field = section.model_fields.get(name)
+        section = next((kind for kind in _models(field.annotation)), None) if field else None
+    return section
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _violations(error: ValidationError) -> list[Violation]:
+    found: dict[str, Violation] = {}
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        if (place and place[-1] in ("str", "tuple[str, ...]")) or any(str(name).startswith("tuple[") for name in place):
+            place = tuple(name for name in place if name != "str" and not str(name).startswith("tuple["))
+        path = ".".join(str(name) for name in place) or "recipe"
+        value: Any = detail["input"] if not isinstance(detail["input"], dict | list | tuple) else MISSING
+        if detail["type"] == "extra_forbidden":
+            section = _section_of(place[:-1])
+            known = list(section.model_fields) if section else []
+            near = get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
+            cure = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+            violation = Violation(path, value, "unknown key", cure)
+        elif detail["type"] == "missing":
+            section = _section_of(place[:-1])
+            doc = section.model_fields[str(place[-1])].description if section else ""
+            violation = Violation(path, MISSING, "is required and missing", f"give it ({str(doc).rstrip('.')})")
+        elif detail["type"] == "value_error":
+            violation = Violation(path, value, str(detail["ctx"]["error"]), "correct the recipe")
+        else:
+            violation = Violation(path, value, detail["msg"].lower(), "correct the value")
+        found.setdefault(path, violation)
+    return list(found.values())
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read and validate a recipe.
+
+    Raises:
+        UserError: the file cannot be read, or (ConfigError) breaks the schema, with every violation at once.
+    """
+    path = Path(path)
+    tree, lines = read_mapping(path)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        violations = _violations(error)
+    origins = {key: f"{path}:{line}" for key, line in lines.items()}
+    raise ConfigError(str(path), with_origins(violations, origins))
+
+
+def find_inputs(recipe: Recipe, folder: Path) -> list[tuple[str, Path, InputConfig]]:
+    """The input files in order of their names: (name relative to the recipe, path, its entry).
+
+    Raises:
+        UserError: a pattern matches nothing, a file is of an unknown kind, or two entries name one file.
+    """
+    found: dict[str, tuple[Path, InputConfig]] = {}
+    for number, entry in enumerate(recipe.inputs):
+        for pattern in entry.patterns():
+            paths = _expand(folder, pattern)
+            if not paths:
+                raise UserError(
+                    f"inputs.{number}.files = {pattern}: no such file under {folder}; paths are relative to the recipe"
+                )
+            for name, path in paths:
+                if not name.endswith(SUFFIXES):
+                    raise UserError(f"inputs.{number}.files: {path} is none of {', '.join(SUFFIXES)}")
+                if name in found:
+                    raise UserError(f"inputs.{number}.files: {path} is named twice; let one pattern match it")
+                found[name] = (path, entry)
+    return [(name, *found[name]) for name in sorted(found)]
+
+
+def _expand(folder: Path, pattern: str) -> list[tuple[str, Path]]:
+    """Files that a pattern matches, each with its name relative to the folder that the pattern starts from."""
+    if Path(pattern).is_absolute():
+        base, rest = Path("/"), pattern.lstrip("/")
+    else:
+        base, rest = folder, pattern
+    prefix = ""
+    while rest.startswith(("../", "./")):
+        part, rest = rest.split("/", 1)
+        base, prefix = base / part, prefix + ("" if part == "." else f"{part}/")
+    return sorted((prefix + path.relative_to(base).as_posix(), path) for path in base.glob(rest) if path.is_file())
