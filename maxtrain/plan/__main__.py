@@ -33,7 +33,7 @@ def plan_run(config: Config) -> dict[str, Any]:
         num_tokens, training_flops.
     """
     count, plan = count_parameters(config.model), plan_batches(config)
-    segments = []
+    segments: list[dict[str, Any]] = []
     for segment in plan.segments:
         flops = training_flops_per_token(config.model, segment.stage.sequence_length)
         segments.append(
@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m maxtrain.plan",
-        description="Print a config's parameters by component, its training FLOPs a token (forward and backward, causal "
-        "attention over whole rows, recompute not counted) and its steps.",
+        description="Print a config's parameters by component, its training FLOPs a token (forward and backward, "
+        "causal attention over whole rows, recompute not counted) and its steps.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

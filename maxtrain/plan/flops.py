@@ -37,7 +37,7 @@ def mean_context(sequence_length: int, window: int | None) -> float:
 
 
 def matmul_parameters(model: ModelConfig) -> int:
-    """Active parameters in matrix products: no norms, no embedding look-up; the output projection counts, tied or not."""
+    """Active parameters in matrix products: no norms, no look-up; the output projection counts, tied or not."""
     count = count_parameters(model)
     output = model.vocab_size * model.d_model
     elementwise = {"embedding", "layer norms", "final norm", "output"}

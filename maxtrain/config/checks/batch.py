@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 from maxtrain.config.batch_plan import plan_batches
-from maxtrain.config.checks.numbers import multiples_near, say_either
+from maxtrain.config.checks.numbers import divisors_below, multiples_near, say_either
 from maxtrain.config.schema import BATCH_AXES, Config
 from maxtrain.config.violations import Violation
 
@@ -81,11 +81,11 @@ def _check_batch_size(config: Config, phase: _Phase, sizes: Mapping[str, int] | 
         yield Violation(key, value, limit, f"set {exact:,}, or batch.accumulation to {other}")
     elif rest:
         limit = f"must be a whole number of microbatches of {unit:,} tokens ({parts})"
-        yield Violation(key, value, limit, f"set {say_either(multiples_near(value, unit))}")
+        rows, uneven = divmod(value, unit // batch.micro_batch)
+        smaller = f", or batch.micro_batch to {divisors_below(batch.micro_batch, rows)}" if rows and not uneven else ""
+        yield Violation(key, value, limit, f"set {say_either(multiples_near(value, unit))}{smaller}")
     elif config.model.moe is not None and config.model.moe.balance == "global" and sizes and accumulation > 1:
-        limit = (
-            f"counts loads over the whole batch, so accumulation must be 1; {key} = {value:,} makes it {accumulation}"
-        )
+        limit = f"counts loads over the whole batch, so accumulation must be 1; {key} = {value:,} has {accumulation}"
         cure = f"set batch.micro_batch to {batch.micro_batch * accumulation}, or balance to sequence or bias"
         yield Violation("model.moe.balance", "global", limit, cure)
 

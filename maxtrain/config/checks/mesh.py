@@ -62,11 +62,12 @@ def _check_sizes(mesh: MeshConfig, num_devices: int | None) -> Iterator[Violatio
             f"make their product a divisor of {devices}, such as {near}",
         )
     elif not free and product != devices:
+        path, value = ("mesh.devices", devices) if mesh.devices else ("mesh", f"{devices} devices")
         yield Violation(
-            "mesh.devices",
-            devices,
+            path,
+            value,
             f"the axes ({shape}) multiply to {product}",
-            f"set mesh.data or mesh.fsdp to -1 (what is left), or use {product} devices",
+            f"set mesh.data or mesh.fsdp to -1 (what is left), or mesh.devices to {product}",
         )
 
 

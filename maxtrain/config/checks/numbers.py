@@ -18,6 +18,11 @@ def divisors_near(value: int, number: int) -> list[int]:
     return sorted(divisors(number), key=lambda divisor: (abs(divisor - value), divisor))[:2]
 
 
+def divisors_below(value: int, number: int) -> int:
+    """The greatest divisor of a number that is at most a value."""
+    return max(divisor for divisor in range(1, value + 1) if number % divisor == 0)
+
+
 def say_either(values: list[int]) -> str:
     """Write values as `4,096 or 8,192`."""
     return " or ".join(f"{value:,}" for value in values)

@@ -1,0 +1,37 @@
+"""Logging of the entry points: one format on stderr, beside a progress bar, with the libraries' chatter turned down."""
+
+import logging
+import sys
+
+from tqdm import tqdm
+
+_CHATTY = ("absl", "jax", "orbax", "grain", "tensorstore", "matplotlib")
+
+
+class _ProgressHandler(logging.Handler):
+    """Writes above a running progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except (OSError, ValueError):  # the terminal is gone, or stderr is closed
+            self.handleError(record)
+
+
+def configure_logging(level: int = logging.INFO, *, process: int = 0) -> None:
+    """Set up logging once, at an entry point.
+
+    Args:
+        level: least level of our own messages; the libraries' are shown from WARNING on.
+        process: index of this process; every process but the first shows warnings only, with its index.
+    """
+    mark = "" if process == 0 else f"[{process}] "
+    handler = _ProgressHandler()
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {mark}%(levelname)s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    for previous in [known for known in root.handlers if isinstance(known, _ProgressHandler)]:
+        root.removeHandler(previous)
+    root.addHandler(handler)
+    root.setLevel(level if process == 0 else max(level, logging.WARNING))
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
