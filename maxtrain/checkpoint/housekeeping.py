@@ -1,0 +1,119 @@
+"""What is moved aside, and what is removed."""
+
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from maxtrain.checkpoint.commit import verify_step
+from maxtrain.checkpoint.layout import PARTIAL, QUARANTINE, REASONS, REMOVED, leftovers, step_directories
+from maxtrain.checkpoint.ledger import append
+from maxtrain.checkpoint.steps import list_steps
+from maxtrain.core.errors import CheckpointError
+from maxtrain.core.files import fsync_directory
+
+OnEvent = Callable[[str, int | None, dict[str, Any]], None]
+"""Called with an event's kind (save, save_failed, restore, fallback or warning), its step and its fields (JSON)."""
+
+
+def steps_to_remove(
+    healthy: Mapping[int, bool], *, keep: int, keep_every: int | None, protected: Collection[int] = ()
+) -> list[int]:
+    """Which committed steps retention gives up, ascending.
+
+    Kept are the newest `keep` steps, every multiple of `keep_every`, the newest healthy step, and protected ones.
+
+    Args:
+        healthy: for each verified step, the verdict on it.
+        keep: how many of the newest steps stay.
+        keep_every: steps of which every multiple stays; None for none.
+        protected: steps that stay in any case.
+    """
+    newest_first = sorted(healthy, reverse=True)
+    kept = {*newest_first[:keep], *protected}
+    kept.update([step for step in newest_first if healthy[step]][:1])
+    if keep_every:
+        kept.update(step for step in newest_first if step % keep_every == 0)
+    return sorted(set(healthy) - kept)
+
+
+def move_aside(path: Path, reason: str) -> Path:
+    """Move a step's directory to the quarantine under its own name, numbered if taken, and note why.
+
+    Returns:
+        Where it is now.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    quarantine = path.parent / QUARANTINE
+    quarantine.mkdir(exist_ok=True)
+    target, number = quarantine / path.name, 0
+    while target.exists():
+        number += 1
+        target = quarantine / f"{path.name}.{number}"
+    path.rename(target)
+    fsync_directory(quarantine)
+    fsync_directory(path.parent)
+    append(quarantine / REASONS, name=target.name, reason=reason)
+    return target
+
+
+def remove_step(path: Path) -> None:
+    """Remove a committed step; renamed first, so that a kill in between leaves no half step under its name."""
+    doomed = path.with_name(path.name + REMOVED)
+    path.rename(doomed)
+    fsync_directory(path.parent)
+    shutil.rmtree(doomed)
+
+
+def sweep(directory: Path, on_event: OnEvent) -> None:
+    """Clear what killed saves and removals left.
+
+    A partial step goes to the quarantine, where it replaces older partial ones: nothing committed is lost, and a run
+    that is killed often does not fill the disk.
+    """
+    for path in leftovers(directory, REMOVED):
+        shutil.rmtree(path)
+    for path in leftovers(directory, PARTIAL):
+        for older in sorted((directory / QUARANTINE).glob(f"step_*{PARTIAL}*")):
+            shutil.rmtree(older)
+            on_event("warning", None, {"removed": str(older), "reason": "a newer unfinished save takes its place"})
+        moved = move_aside(path, "its save never finished")
+        on_event("warning", None, {"moved_to": str(moved), "reason": "its save never finished"})
+
+
+def apply_retention(directory: Path, *, committed: int, keep: int, keep_every: int | None) -> list[int]:
+    """Remove steps that are no longer kept, after a commit and while nothing is in flight.
+
+    Args:
+        directory: the `checkpoints` directory.
+        committed: the step just committed, whose hashes were taken from what lies on disk.
+        keep: see `steps_to_remove`.
+        keep_every: see `steps_to_remove`.
+
+    Returns:
+        The steps removed. A step that is not verified is neither counted nor removed.
+    """
+    infos = {info.step: info for info in list_steps(directory, full=False) if info.verified}
+    doomed: list[int] = []
+    while infos:
+        healthy = {step: info.healthy is True for step, info in infos.items()}
+        doomed = steps_to_remove(healthy, keep=keep, keep_every=keep_every, protected=[committed])
+        newest_healthy = max((step for step, good in healthy.items() if good), default=committed)
+        if not doomed or newest_healthy == committed or _is_good(infos[newest_healthy].path):
+            break
+        # Its size is right but its content is not: it must not stand in for an older one that is whole.
+        del infos[newest_healthy]
+    paths = step_directories(directory)
+    for step in doomed:
+        remove_step(paths[step])
+    return doomed
+
+
+def _is_good(path: Path) -> bool:
+    try:
+        verify_step(path)
+    except CheckpointError:
+        return False
+    return True

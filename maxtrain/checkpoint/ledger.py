@@ -1,0 +1,59 @@
+"""The append-only ledgers of a `checkpoints` directory: every commit ever made, and verdicts on steps."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from maxtrain.checkpoint.layout import COMMITS, HEALTH, QUARANTINE, step_directories
+from maxtrain.core.files import append_line
+
+
+class Verdict(NamedTuple):
+    """What is thought of a step's state."""
+
+    healthy: bool
+    reason: str
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a ledger; a torn or damaged line is passed over, as the state on disk decides."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_bytes().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
+
+
+def append(path: Path, **fields: Any) -> None:
+    """Append one durable line of JSON."""
+    append_line(path, json.dumps(fields, ensure_ascii=False))
+
+
+def read_health(directory: Path) -> dict[int, Verdict]:
+    """The last verdict on each step."""
+    return {
+        record["step"]: Verdict(record.get("healthy") is True, str(record.get("reason", "")))
+        for record in _lines(directory / HEALTH)
+    }
+
+
+def append_health(directory: Path, step: int, healthy: bool, reason: str) -> None:
+    """Append a verdict on a step; it replaces earlier ones."""
+    append(directory / HEALTH, step=step, healthy=healthy, reason=reason)
+
+
+def was_ever_committed(directory: Path) -> bool:
+    """Whether any step was ever committed here, even if its directory is gone or in quarantine."""
+    ledger = directory / COMMITS
+    return bool(
+        # A damaged ledger still tells that there was a commit.
+        (ledger.exists() and ledger.stat().st_size)
+        or step_directories(directory)
+        or step_directories(directory / QUARANTINE)
+    )

@@ -1,0 +1,67 @@
+"""The steps of a `checkpoints` directory, judged without JAX."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from maxtrain.checkpoint.commit import read_commit, read_manifest, verify_step
+from maxtrain.checkpoint.layout import step_directories
+from maxtrain.checkpoint.ledger import Verdict, read_health
+from maxtrain.core.errors import CheckpointError
+
+
+class StepInfo(NamedTuple):
+    """One step on disk."""
+
+    step: int
+    verified: bool
+    """Whether its files are those that were committed."""
+    reason: str
+    """Why it is not verified or not healthy; else what its verdict says."""
+    record: dict[str, Any] | None
+    """What the run saved beside the arrays; None where the step is not verified."""
+    healthy: bool | None
+    """The last verdict; None where the step is not verified."""
+    num_bytes: int
+    """Bytes on disk by the commit record; 0 where that is unreadable."""
+    path: Path
+
+
+def default_verdict(record: dict[str, Any]) -> Verdict:
+    """The verdict at commit: the record's own `healthy` flag, where it has one."""
+    healthy = record.get("healthy", True) is True
+    return Verdict(healthy, "" if healthy else "its record says so")
+
+
+def judge_step(directory: Path, step: int, *, full: bool = True) -> StepInfo:
+    """Judge one step of a `checkpoints` directory; see `list_steps`."""
+    return _judge(step, step_directories(directory)[step], read_health(directory).get(step), full)
+
+
+def _judge(step: int, path: Path, verdict: Verdict | None, full: bool) -> StepInfo:
+    num_bytes = 0
+    try:
+        num_bytes = read_commit(path).num_bytes
+        verify_step(path, full=full)
+        record = read_manifest(path)["record"]
+    except CheckpointError as error:
+        return StepInfo(step, False, str(error), None, None, num_bytes, path)
+    verdict = verdict or default_verdict(record)
+    return StepInfo(step, True, verdict.reason, record, verdict.healthy, num_bytes, path)
+
+
+def iterate_steps(directory: Path, *, full: bool = True, newest_first: bool = False) -> Iterator[StepInfo]:
+    """Judge step after step; see `list_steps`."""
+    health = read_health(directory)
+    found = sorted(step_directories(directory).items(), reverse=newest_first)
+    yield from (_judge(step, path, health.get(step), full) for step, path in found)
+
+
+def list_steps(directory: Path, *, full: bool = True) -> list[StepInfo]:
+    """Judge every step of a `checkpoints` directory, in ascending order; what was never committed is not listed.
+
+    Args:
+        directory: the `checkpoints` directory; one that does not exist has no steps.
+        full: check hashes; else only presence and sizes.
+    """
+    return list(iterate_steps(Path(directory), full=full))
