@@ -4,6 +4,7 @@ B batch  T tokens  S cache slots  N query heads  K kv heads  G query heads of a 
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import parameter
 from maxtrain.model.rope import Rotation, rotate
+from maxtrain.parallel.dispatch import sharded_attention
 
 LayerCache = dict[str, jax.Array]
 """`key` and `value` of one layer, [B, S, K, H]; slot s holds position s."""
@@ -49,16 +51,14 @@ class GroupedQueryAttention(nnx.Module):
     ) -> jax.Array:
         """Attend within each segment of a row; returns [B, T, D]."""
         q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
-        out_BTNH = attention(
-            q_BTNH,
-            k_BTKH,
-            v_BTKH,
-            segment_ids_BT,
+        compute = partial(
+            attention,
             window=window,
             scale=self.scale,
             compute_dtype=self.context.compute_dtype,
             implementation=self.context.implementation,
         )
+        out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.context.mesh, compute=compute)
         return self._project_output(x_BTD, checkpoint_name(out_BTNH, "attention"))
 
     def decode(

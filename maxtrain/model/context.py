@@ -1,5 +1,6 @@
 """What every module of a model shares: number formats, kernels, mesh."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from maxtrain.config.schema import PrecisionConfig
+from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
 from maxtrain.parallel.rules import constrain
 
 Implementation = Literal["auto", "reference"]
@@ -30,5 +31,12 @@ class Context:
         return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
-        """Lay an activation out over the mesh by its logical axes; the identity without a mesh."""
-        return x if self.mesh is None else constrain(x, axes, self.mesh)
+        """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.
+
+        A batch that the ranks do not divide (a prompt) stays whole on each of them.
+        """
+        if self.mesh is None:
+            return x
+        if axes[0] == "batch" and x.shape[0] % math.prod(self.mesh.shape[axis] for axis in BATCH_AXES):
+            axes = (None, *axes[1:])
+        return constrain(x, axes, self.mesh)

@@ -111,18 +111,20 @@ class Model:
         self.table: tuple[ParameterSpec, ...] = tuple(specs)
         """Every leaf of the parameters."""
 
-    def _tree(self, leaves: list[Any]) -> Params:
-        return to_tree((spec.path for spec in self.table), leaves)
+    def unflatten(self, leaves: Mapping[str, Any]) -> Params:
+        """Nested dicts from one leaf for each path of the table."""
+        return to_tree((spec.path, leaves[spec.path]) for spec in self.table)
 
     def abstract_params(self) -> Params:
         """Shapes and dtypes of the parameters, with their shardings."""
-        return self._tree(
-            [jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding(spec)) for spec in self.table]
+        return to_tree(
+            (spec.path, jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding(spec)))
+            for spec in self.table
         )
 
     def shardings(self) -> Params:
         """Where each parameter lies."""
-        return self._tree([self._sharding(spec) for spec in self.table])
+        return to_tree((spec.path, self._sharding(spec)) for spec in self.table)
 
     def _sharding(self, spec: ParameterSpec) -> Sharding:
         if self.mesh is None:
@@ -131,7 +133,7 @@ class Model:
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
-        return self._tree([init_leaf(key, spec) for spec in self.table])
+        return to_tree((spec.path, init_leaf(key, spec)) for spec in self.table)
 
     def expert_bias(self) -> jax.Array:
         """Initial expert bias, zeros [MoE layers, E]; [0, 0] without mixture-of-experts layers."""

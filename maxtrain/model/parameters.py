@@ -93,10 +93,10 @@ def specs_of(state: nnx.State, prefix: str, num_layers: int | None = None) -> li
     return specs
 
 
-def to_tree(paths: Iterable[str], leaves: Iterable[Any]) -> Params:
+def to_tree(leaves: Iterable[tuple[str, Any]]) -> Params:
     """Nested dicts from '/'-joined paths and their leaves."""
     tree: Params = {}
-    for path, leaf in zip(paths, leaves, strict=True):
+    for path, leaf in leaves:
         *parents, name = path.split("/")
         node = tree
         for parent in parents:

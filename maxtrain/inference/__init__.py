@@ -1,0 +1,1 @@
+"""Text from a model: the key–value cache, sampling, the decode loop, and public checkpoints."""
