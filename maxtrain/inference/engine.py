@@ -53,13 +53,24 @@ class Engine:
         params: its parameters.
         expert_bias: its expert bias.
         end_id: token that ends a row; None for none.
+        num_tokens: tokens that the tokenizer knows; the padding of the vocabulary behind them is never drawn. None
+            for the whole vocabulary.
     """
 
-    def __init__(self, model: Model, params: Params, expert_bias: jax.Array, *, end_id: int | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        params: Params,
+        expert_bias: jax.Array,
+        *,
+        end_id: int | None,
+        num_tokens: int | None = None,
+    ) -> None:
         self._model = model
         self._params = params
         self._expert_bias = expert_bias
         self._end_id = -1 if end_id is None else end_id
+        self._num_tokens = model.config.vocab_size if num_tokens is None else num_tokens
         self._prefill = jax.jit(self._prefill_block, donate_argnums=(4,))
         self._advance = jax.jit(self._advance_rows, static_argnames=("sampling",), donate_argnames=("state",))
 
@@ -99,7 +110,6 @@ class Engine:
         return self._collect(state)
 
     def _check(self, prompts: Sequence[Sequence[int]], max_tokens: int, seeds: Sequence[int]) -> None:
-        vocab_size = self._model.config.vocab_size
         if max_tokens < 0:
             raise UserError(f"max_tokens: {max_tokens} is below 0")
         if len(seeds) != len(prompts):
@@ -110,8 +120,8 @@ class Engine:
         for number, prompt in enumerate(prompts):
             if not prompt:
                 raise UserError(f"prompt {number} is empty: give it at least one token")
-            if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-                raise UserError(f"prompt {number} holds a token outside the model's vocabulary of {vocab_size}")
+            if not 0 <= min(prompt) <= max(prompt) < self._num_tokens:
+                raise UserError(f"prompt {number} holds a token outside the vocabulary of {self._num_tokens}")
 
     def _start(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> _Progress:
         """Read all of each prompt but its last token, which the loop's first turn takes."""
@@ -165,7 +175,7 @@ class Engine:
         logits_BTV, cache = self._model.decode(
             params, state.token_B[:, None], state.position_B[:, None], state.cache, expert_bias=expert_bias
         )
-        logits_BV = logits_BTV[:, 0]
+        logits_BV = jnp.where(jnp.arange(logits_BTV.shape[-1]) < self._num_tokens, logits_BTV[:, 0], -jnp.inf)
         position_B = state.position_B + 1
         token_B = sample(logits_BV, seeds_B, position_B, sampling)
         log_prob_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=-1)[:, 0]

@@ -71,9 +71,7 @@ class _Reader:
         """Refuse keys that nothing read."""
         unknown = sorted(set(self._values) - self._read)
         if unknown:
-            raise UserError(
-                f"{self._where}: unknown key {unknown[0]}; the weights may mean something else than is read"
-            )
+            raise UserError(f"{self._where}: unknown key {unknown[0]}; the weights may not mean what is read")
 
 
 def read_public_config(values: Mapping[str, Any], where: str) -> ModelConfig:

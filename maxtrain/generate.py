@@ -1,0 +1,166 @@
+"""`python -m maxtrain.generate RUN --prompt TEXT`: continue texts with a run's newest verified checkpoint."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maxtrain.config.load import load_config
+from maxtrain.config.schema import Config
+from maxtrain.core import files
+from maxtrain.core.errors import DataError, UserError, run_command
+from maxtrain.core.files import user_cache_directory
+from maxtrain.dataset.reader import read_manifest
+from maxtrain.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from maxtrain.inference.engine import Completion
+    from maxtrain.inference.sample import Sampling
+
+_DESCRIPTION = """\
+Continue prompts with the model of a run: its newest verified and healthy checkpoint, or that of one step.
+
+The text goes to stdout. The same seed gives the same text on the same machine, whatever other prompts stand beside."""
+
+_EPILOG = """\
+examples:
+  python -m maxtrain.generate runs/first --prompt "The sea was" --max-tokens 100
+  python -m maxtrain.generate runs/first --prompt "def " --prompt "春天" --temperature 0
+  python -m maxtrain.generate runs/first --prompt "Once" --top-p 0.9 --seed 3 --step 200 --json
+
+exit codes:
+  0 done   1 failed   2 bad command line   3 tokenizer or dataset missing or damaged   4 no usable checkpoint"""
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m maxtrain.generate",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument("--prompt", action="append", required=True, metavar="TEXT", help="text to continue; repeatable")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="most tokens to add (default 128)")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="0: the likeliest (default 0.8)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest (default 0: all)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that reach P")
+    parser.add_argument("--seed", type=int, default=0, help="prompt i draws with seed + i (default 0)")
+    parser.add_argument("--step", type=int, help="checkpoint of this step instead of the newest")
+    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model, where the run's dataset is not at hand")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    return parser.parse_args(arguments)
+
+
+def _load_run(run: Path) -> Config:
+    path = run / "config.yaml"
+    if not path.is_file():
+        raise UserError(
+            f"{run}: no run here (config.yaml is missing); give a run directory of python -m maxtrain.train"
+        )
+    return load_config(path)
+
+
+def _load_tokenizer(config: Config, given: str | None) -> Tokenizer:
+    """The given tokenizer, or that of the first dataset that the run reads."""
+    if given is not None:
+        return Tokenizer.load(given)
+    locations = [config.data.dataset, *(stage.dataset for stage in config.data.stages)]
+    location = next((place for place in locations if place is not None), None)
+    if location is None:
+        raise DataError("the run read synthetic data, so it has no tokenizer; give one with --tokenizer")
+    return Tokenizer.load(files.join(location, read_manifest(location)[0].tokenizer.file))
+
+
+def _check_tokenizer(tokenizer: Tokenizer, record: dict[str, Any]) -> None:
+    """Refuse a tokenizer that the checkpoint was not trained with."""
+    stages = record.get("fingerprint", {}).get("stages", [])
+    hashes = {stage["tokenizer_hash"] for stage in stages if "tokenizer_hash" in stage}
+    if hashes and tokenizer.hash not in hashes:
+        expected = ", ".join(sorted(known[:12] for known in hashes))
+        raise DataError(
+            f"tokenizer {tokenizer.hash[:12]} is not the one that the checkpoint was trained with ({expected}); "
+            "give that one with --tokenizer"
+        )
+
+
+def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    ids = start + tokenizer.encode(prompt)
+    if not ids:
+        raise UserError("--prompt: an empty prompt needs a tokenizer with a beginning-of-text token; give some text")
+    return ids
+
+
+def _complete(
+    args: argparse.Namespace, config: Config, tokenizer: Tokenizer, prompts: list[list[int]], sampling: "Sampling"
+) -> tuple[int, list["Completion"]]:
+    """Restore the parameters and generate; returns the checkpoint's step and the completions."""
+    from tqdm import tqdm
+
+    from maxtrain.checkpoint import restore_subtree
+    from maxtrain.inference.engine import Engine
+    from maxtrain.inference.restore import abstract_weights
+    from maxtrain.model import Model
+    from maxtrain.parallel.start import enable_compilation_cache
+
+    if config.train.compilation_cache:
+        enable_compilation_cache(user_cache_directory() / "compiled")
+    model = Model(
+        config.model,
+        precision=config.precision,
+        scan_unroll=config.train.scan_unroll,
+        kernels=config.train.kernels,
+    )
+    step, weights, record = restore_subtree(args.run / "checkpoints", abstract_weights(model), step=args.step)
+    _check_tokenizer(tokenizer, record)
+    num_tokens = min(tokenizer.vocab_size, config.model.vocab_size)
+    engine = Engine(model, weights["params"], weights["expert_bias"], end_id=tokenizer.eod_id, num_tokens=num_tokens)
+    seeds = [(args.seed + row) % 2**32 for row in range(len(prompts))]
+    with tqdm(total=args.max_tokens, unit="token", disable=None, leave=False) as bar:
+        return step, engine.generate(prompts, args.max_tokens, sampling, seeds=seeds, on_tokens=bar.update)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check the request, restore the weights, print the texts.
+
+    Returns:
+        The exit code.
+    """
+    args = _parse(arguments)
+    if args.max_tokens < 1:
+        raise UserError(f"--max-tokens {args.max_tokens}: must be at least 1")
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed}: must be at least 0")
+    config = _load_run(args.run)
+    tokenizer = _load_tokenizer(config, args.tokenizer)
+    prompts = [_encode(tokenizer, prompt) for prompt in args.prompt]
+
+    # JAX is imported only now, so that a mistake above is told within a second.
+    from maxtrain.inference.sample import Sampling
+
+    sampling = Sampling(args.temperature, args.top_k, args.top_p)
+    step, completions = _complete(args, config, tokenizer, prompts, sampling)
+    if args.json:
+        samples = [
+            {
+                "prompt": prompt,
+                "text": tokenizer.decode(completion.tokens),
+                "tokens": completion.tokens,
+                "log_probs": completion.log_probs,
+                "stop_reason": completion.stop_reason,
+            }
+            for prompt, completion in zip(args.prompt, completions, strict=True)
+        ]
+        print(json.dumps({"run": str(args.run), "step": step, "samples": samples}, ensure_ascii=False))
+        return 0
+    for number, (prompt, completion) in enumerate(zip(args.prompt, completions, strict=True)):
+        if number:
+            print("---")
+        print(prompt + tokenizer.decode(completion.tokens))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
