@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from maxtrain.config.batch_plan import BatchPlan, Segment, Stage
+from maxtrain.config.schema import DataConfig, DomainConfig, TagFilter
 from maxtrain.core.files import sha256_bytes
 from maxtrain.dataset import Dataset, DatasetWriter, Document, History, TokenizerRecord, document_id
+from maxtrain.loader import Loader
 
 VOCAB = 1000
 PAD, BOS, EOD = 0, 1, 2
@@ -74,6 +77,51 @@ def make_dataset(tmp_path: Path) -> MakeDataset:
         nonlocal count
         count += 1
         return write_dataset(tmp_path / f"dataset{count}", [Doc(**doc) for doc in docs], **options)
+
+    return make
+
+
+def domain(
+    weight: float = 1.0, *, packing: str = "concat", max_epochs: float | None = None, **tags: Any
+) -> DomainConfig:
+    return DomainConfig(weight=weight, packing=packing, max_epochs=max_epochs, filter=TagFilter(**tags))
+
+
+@pytest.fixture(name="domain")
+def domain_fixture() -> Callable[..., DomainConfig]:
+    """A domain from its weight, packing and tags."""
+    return domain
+
+
+def plan_of(*parts: tuple[Dataset | None, Mapping[str, DomainConfig], int, Sequence[tuple[int, int]]]) -> BatchPlan:
+    """A plan of stages, each (dataset, mixture, sequence length, [(steps, batch rows), ...])."""
+    segments: list[Segment] = []
+    step = row = token = 0
+    for index, (dataset, mixture, length, batches) in enumerate(parts):
+        rows = sum(steps * batch_rows for steps, batch_rows in batches)
+        location = dataset.location if dataset else None
+        stage = Stage(index, f"stage{index}", location, dict(mixture), length, row, rows)
+        for steps, batch_rows in batches:
+            segments.append(Segment(stage, step, steps, row, batch_rows, token))
+            step, row, token = step + steps, row + steps * batch_rows, token + steps * batch_rows * length
+    return BatchPlan(tuple(segments))
+
+
+MakeLoader = Callable[..., Loader]
+
+
+@pytest.fixture
+def make_loader() -> MakeLoader:
+    """A loader of stages, each (dataset, mixture, sequence length, [(steps, batch rows), ...])."""
+
+    def make(*parts: Any, seed: int = 0, vocab_size: int = VOCAB, **data: Any) -> Loader:
+        datasets = {dataset.location: dataset for dataset, *_ in parts if dataset}
+        config = DataConfig(dataset=next(iter(datasets), None), sequence_length=parts[0][2], **data)
+
+        def open_dataset(location: str, *, verify: str) -> Dataset:
+            return datasets[location]
+
+        return Loader(plan_of(*parts), data=config, seed=seed, vocab_size=vocab_size, open_dataset=open_dataset)
 
     return make
 

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from maxtrain.core.errors import UserError
+from maxtrain.loader import HeldOut
+
+
+@pytest.fixture
+def dataset(make_dataset):
+    docs = [{"length": 5 + i % 30, "source": "ab"[i % 2], "split": "heldout" if i % 3 else "train"} for i in range(60)]
+    return make_dataset([*docs, {"length": 300, "source": "a", "split": "heldout"}])
+
+
+@pytest.fixture
+def mixture(domain):
+    return {"a": domain(0.9, source="a"), "b": domain(0.1, source="b", packing="best_fit")}
+
+
+@pytest.mark.parametrize("batch_rows", [1, 4, 7, 100])
+def test_every_target_of_every_document_once(dataset, mixture, batch_rows):
+    heldout = HeldOut(dataset, mixture, "heldout", 16, 200)
+    batches = list(heldout.batches(batch_rows))
+    assert len(batches) == -(-heldout.num_rows // batch_rows)
+    assert all(batch["tokens"].shape == (batch_rows, 16) for batch in batches)
+    joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    for index, name in enumerate(heldout.domains):
+        documents = heldout.documents_of(name)
+        assert {dataset.documents.source[document] for document in documents} == {name}
+        assert {dataset.documents.split[document] for document in documents} == {"heldout"}
+        expected = np.concatenate([dataset.tokens(document)[1:] for document in documents.tolist()])
+        mask = (joined["domain"] == index)[:, None] & (joined["weights"] > 0)
+        assert joined["targets"][mask].tolist() == expected.tolist()
+        assert heldout.targets_of(name) == mask.sum()
+        assert heldout.bytes_of(name) == sum(3 * int(dataset.documents.num_tokens[d]) for d in documents)
+    filling = joined["tokens"][heldout.num_rows :]
+    assert (filling == dataset.pad_id).all()
+    assert not joined["weights"][heldout.num_rows :].any()
+    assert not joined["segment_ids"][heldout.num_rows :].any()
+
+
+def test_documents_are_taken_in_order_if_they_still_fit(dataset, mixture):
+    heldout = HeldOut(dataset, mixture, "heldout", 16, 200)
+    table = dataset.documents
+    for name in heldout.domains:
+        used, expected = 0, []
+        for document in range(len(table)):
+            length = int(table.num_tokens[document])
+            if table.source[document] == name and table.split[document] == "heldout" and used + length <= 200:
+                used += length
+                expected.append(document)
+        assert heldout.documents_of(name).tolist() == expected
+        assert used > 150
+
+
+def test_nothing_held_out_or_nothing_that_fits_is_refused(dataset, mixture):
+    with pytest.raises(
+        UserError, match=r'mixture\.a\.filter: no document .*"split": \["valid"\].*split heldout, train'
+    ):
+        HeldOut(dataset, mixture, "valid", 16, 200)
+    with pytest.raises(
+        UserError, match=r"evaluation\.max_tokens: 4 is less than every held-out document of domain 'a'"
+    ):
+        HeldOut(dataset, mixture, "heldout", 16, 4)
