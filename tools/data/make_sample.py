@@ -16,8 +16,12 @@ from pathlib import Path
 import zstandard
 
 from maxtrain.core.lines import iterate_lines
+from maxtrain.corpus.build import split_of
+from maxtrain.dataset import TRAIN_SPLIT, document_id
 
-MAX_DOCUMENT_BYTES = 65_535
+MAX_DOCUMENT_BYTES = 32_768
+SPLITS = {"heldout": 0.06}
+"""As in data/recipes/sample.yaml."""
 FIELDS = ("id", "text", "source", "lang", "category", "licence", "origin")
 
 
@@ -64,17 +68,31 @@ def rank(record: dict[str, str]) -> str:
     return hashlib.sha256(f"{record['source']}\0{record['id']}".encode()).hexdigest()
 
 
+def is_held_out(record: dict[str, str]) -> bool:
+    """Whether the recipe will hold the document out."""
+    doc_id = document_id(record["source"], original_id=record["id"], url=None, text=record["text"])
+    return split_of(doc_id, SPLITS) != TRAIN_SPLIT
+
+
 def choose(records: list[dict[str, str]], part: Part) -> list[dict[str, str]]:
-    """The part's documents in order of rank, until its bytes are reached; a document that would pass them is left."""
+    """The part's documents in order of rank, until its bytes are reached.
+
+    Held-out documents come first, until they have their share: so every part has its share held out, even one of a
+    few long documents.
+    """
+    fitting = [
+        (record, len(record["text"].encode()))
+        for record in sorted(records, key=rank)
+        if record["source"].startswith(part.source) and record["licence"].startswith(part.licence)
+    ]
+    fitting = [(record, size) for record, size in fitting if size <= MAX_DOCUMENT_BYTES]
     chosen, total = [], 0
-    for record in sorted(records, key=rank):
-        size = len(record["text"].encode())
-        if (
-            record["source"].startswith(part.source)
-            and record["licence"].startswith(part.licence)
-            and size <= MAX_DOCUMENT_BYTES
-            and total + size <= part.num_bytes
-        ):
+    for record, size in fitting:
+        if is_held_out(record) and total < part.num_bytes * sum(SPLITS.values()):
+            chosen.append(record)
+            total += size
+    for record, size in fitting:
+        if not is_held_out(record) and total + size <= part.num_bytes:
             chosen.append(record)
             total += size
     return chosen
