@@ -70,14 +70,14 @@ SCALARS_BY_LAYER: dict[str, str] = {
 class TensorBoardSink:
     """Writes TensorBoard event files; the horizontal axis is the step."""
 
-    def __init__(self, directory: Path, *, first_step: int) -> None:
-        """Open a new event file.
+    def __init__(self, directory: Path) -> None:
+        """Nothing is opened before the first value.
 
         Args:
-            directory: Folder of the event files.
-            first_step: First step that will be written; TensorBoard hides what earlier files hold from there on.
+            directory: Folder of the event files; a resumed run adds a file of its own.
         """
-        self._writer = SummaryWriter(str(directory), purge_step=first_step)
+        self._directory = directory
+        self._writer: SummaryWriter | None = None
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Take a line of the metrics schema; null and non-finite values are left out."""
@@ -100,12 +100,18 @@ class TensorBoardSink:
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _scalar(self, tag: str, value: float | None, step: int) -> None:
-        if value is not None and math.isfinite(value):
-            self._writer.add_scalar(tag, value, step)
+        if value is None or not math.isfinite(value):
+            return
+        if self._writer is None:
+            # TensorBoard then hides what an earlier attempt wrote from this step on.
+            self._writer = SummaryWriter(str(self._directory), purge_step=step)
+        self._writer.add_scalar(tag, value, step)

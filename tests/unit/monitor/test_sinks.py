@@ -25,7 +25,7 @@ def read_scalars(directory):
 
 
 def test_what_is_written_is_read_back(tmp_path, make_line):
-    sink = TensorBoardSink(tmp_path, first_step=3)
+    sink = TensorBoardSink(tmp_path)
     sink.write(make_line(3, loss=2.5, grad_norm=math.inf, mfu=None, expert_load_max_over_mean=[1.5]))
     sink.write_heldout(
         HeldOutResult(3, 1536, {"english": Score(2.0, 0.75, 8, 30)}, Score(2.25, None, 8, 0)),
@@ -53,3 +53,19 @@ def test_every_number_of_the_schema_is_shown():
 def test_tags_are_unique():
     tags = [*SCALARS.values(), *SCALARS_BY_NAME.values(), *SCALARS_BY_LAYER.values()]
     assert len(tags) == len(set(tags))
+
+
+def test_a_resumed_run_hides_what_it_computes_again(tmp_path, make_line):
+    for first in (1, 2):
+        sink = TensorBoardSink(tmp_path / f"attempt_{first}")
+        for step in (first, first + 1):
+            sink.write(make_line(step))
+        sink.close()
+        assert read_scalars(tmp_path / f"attempt_{first}")[1] == [first]
+
+
+def test_nothing_written_leaves_no_file(tmp_path):
+    sink = TensorBoardSink(tmp_path / "tensorboard")
+    sink.flush()
+    sink.close()
+    assert not (tmp_path / "tensorboard").exists()
