@@ -154,6 +154,12 @@ def _print_row(row: dict[str, Any], *, full: bool) -> None:
             print(f"    {printable(piece['text'], _PREVIEW_CHARACTERS)}")
 
 
+def _print_position(token: dict[str, Any]) -> None:
+    found = token["doc_id"] is not None
+    what = f"id {token['token']} {printable(token['text'])!r}, token {token['offset']} of {token['doc_id']}"
+    print(f"position {token['position']}: {what if found else 'padding'}")
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m maxtrain.inspect",
@@ -179,6 +185,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
+def _check_bounds(args: argparse.Namespace, plan: BatchPlan) -> None:
+    """Refuse a step, row or position that the run does not have."""
+    if args.step >= plan.num_steps:
+        raise UserError(f"--step {args.step}: the run has {plan.num_steps} steps, 0 to {plan.num_steps - 1}")
+    batch_rows = len(plan.rows_of(args.step))
+    if args.row is not None and not 0 <= args.row < batch_rows:
+        raise UserError(f"--row {args.row}: the batch of step {args.step} has rows 0 to {batch_rows - 1}")
+    length = plan.segment_at(args.step).stage.sequence_length
+    if args.position is not None and not 0 <= args.position < length:
+        raise UserError(f"--position {args.position}: a row of step {args.step} has positions 0 to {length - 1}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the documents of a batch.
 
@@ -188,17 +206,11 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parse(arguments)
     subject = _open(args)
     plan = subject.loader.plan
-    if args.step >= plan.num_steps:
-        raise UserError(f"--step {args.step}: the run has {plan.num_steps} steps, 0 to {plan.num_steps - 1}")
-    batch_rows = len(plan.rows_of(args.step))
-    if args.row is not None and not 0 <= args.row < batch_rows:
-        raise UserError(f"--row {args.row}: the batch of step {args.step} has rows 0 to {batch_rows - 1}")
-    length = plan.segment_at(args.step).stage.sequence_length
-    if args.position is not None and not 0 <= args.position < length:
-        raise UserError(f"--position {args.position}: a row of step {args.step} has positions 0 to {length - 1}")
+    _check_bounds(args, plan)
     full = args.row is not None
-    wanted = [args.row] if full else range(batch_rows)
+    wanted = [args.row] if full else range(len(plan.rows_of(args.step)))
     rows = [describe_row(subject, args.step, number, full=full) for number in wanted]
+    length = plan.segment_at(args.step).stage.sequence_length
     answer: dict[str, Any] = {"step": args.step, "sequence_length": length, "rows": rows}
     if args.position is not None:
         answer["token"] = describe_position(subject, rows[0]["row"], args.position)
@@ -208,9 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     for row in rows:
         _print_row(row, full=full)
     if args.position is not None:
-        token = answer["token"]
-        where = f"token {token['offset']} of {token['doc_id']}" if token["doc_id"] else "padding"
-        print(f"position {args.position}: id {token['token']} {printable(token['text'])!r}, {where}")
+        _print_position(answer["token"])
     return 0
 
 

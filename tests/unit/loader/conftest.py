@@ -10,6 +10,7 @@ import pytest
 
 from maxtrain.config.batch_plan import BatchPlan, Segment, Stage
 from maxtrain.config.schema import DataConfig, DomainConfig, TagFilter
+from maxtrain.config.schema.data import Packing
 from maxtrain.core.files import sha256_bytes
 from maxtrain.dataset import Dataset, DatasetWriter, Document, History, TokenizerRecord, document_id
 from maxtrain.loader import Loader
@@ -73,7 +74,7 @@ def make_dataset(tmp_path: Path) -> MakeDataset:
     """Writes and opens datasets of given documents, each in a directory of its own."""
     count = 0
 
-    def make(docs: Sequence[Mapping[str, Any]], **options) -> Dataset:
+    def make(docs: Sequence[Mapping[str, Any]], **options: Any) -> Dataset:
         nonlocal count
         count += 1
         return write_dataset(tmp_path / f"dataset{count}", [Doc(**doc) for doc in docs], **options)
@@ -82,7 +83,7 @@ def make_dataset(tmp_path: Path) -> MakeDataset:
 
 
 def domain(
-    weight: float = 1.0, *, packing: str = "concat", max_epochs: float | None = None, **tags: Any
+    weight: float = 1.0, *, packing: Packing = "concat", max_epochs: float | None = None, **tags: Any
 ) -> DomainConfig:
     return DomainConfig(weight=weight, packing=packing, max_epochs=max_epochs, filter=TagFilter(**tags))
 

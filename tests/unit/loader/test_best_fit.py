@@ -11,7 +11,7 @@ from maxtrain.loader.stream import DomainStream
 
 def plain_best_fit(lengths, capacity):
     """Used room of each row by the textbook loop."""
-    free = []
+    free: list[int] = []
     for length in sorted(lengths, reverse=True):
         fitting = [index for index, room in enumerate(free) if room >= length]
         if fitting:
@@ -54,10 +54,12 @@ def test_short_documents_are_never_split(stream):
 
 def test_index_is_cached_and_rebuilt_when_damaged(stream, tmp_path, caplog, monkeypatch):
     built = []
-    monkeypatch.setattr(
-        "maxtrain.loader.best_fit.best_fit_decreasing",
-        lambda lengths, capacity: built.append(1) or best_fit_decreasing(lengths, capacity),
-    )
+
+    def counted(lengths, capacity):
+        built.append(capacity)
+        return best_fit_decreasing(lengths, capacity)
+
+    monkeypatch.setattr("maxtrain.loader.best_fit.best_fit_decreasing", counted)
     first = BestFitOrder(stream, seed=0, sequence_length=16)
     again = BestFitOrder(stream, seed=0, sequence_length=16)
     assert len(built) == 1

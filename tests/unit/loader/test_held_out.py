@@ -1,7 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
-from maxtrain.core.errors import UserError
+from maxtrain.config.schema import Config
+from maxtrain.core.errors import DataError, UserError
 from maxtrain.loader import HeldOut
 
 
@@ -61,3 +64,40 @@ def test_nothing_held_out_or_nothing_that_fits_is_refused(dataset, mixture):
         UserError, match=r"evaluation\.max_tokens: 4 is less than every held-out document of domain 'a'"
     ):
         HeldOut(dataset, mixture, "heldout", 16, 4)
+
+
+BASE: dict[str, Any] = {
+    "run": {"directory": "unused"},
+    "batch": {"global_batch_tokens": 64, "micro_batch": 4},
+    "model": {"vocab_size": 1000, "num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32},
+    "train": {"total_tokens": 128},
+    "schedule": {"lr": 0.001},
+    "evaluation": {"every": 1, "max_tokens": 200},
+}
+
+
+def config_of(**sections):
+    return Config.model_validate({**BASE, **sections})
+
+
+def test_from_config_takes_the_domains_of_all_stages(dataset):
+    def stage(name, **mixture):
+        domains = {domain: {"weight": 1.0, "filter": {"source": source}} for domain, source in mixture.items()}
+        return {"name": name, "tokens": 64, "mixture": domains}
+
+    data = {"dataset": dataset.location, "sequence_length": 16}
+    config = config_of(data={**data, "stages": [stage("one", first="a"), stage("two", second="b", first="b")]})
+    heldout = HeldOut.from_config(config)
+    assert heldout.domains == ("first", "second")
+    assert {dataset.documents.source[document] for document in heldout.documents_of("first")} == {"a"}
+
+
+def test_from_config_refuses_what_does_not_fit(dataset):
+    small = {**BASE["model"], "vocab_size": 999}
+    data = {"dataset": dataset.location, "sequence_length": 16}
+    with pytest.raises(DataError, match=r"model\.vocab_size: 999 is below the 1000 ids"):
+        HeldOut.from_config(config_of(data=data, model=small))
+    with pytest.raises(UserError, match=r"evaluation\.dataset: needed where data\.source is synthetic"):
+        HeldOut.from_config(config_of(data={"source": "synthetic", "sequence_length": 16}))
+    with pytest.raises(DataError, match="no dataset here"):
+        HeldOut.from_config(config_of(data=data, evaluation={"every": 1, "dataset": f"{dataset.location}-absent"}))
