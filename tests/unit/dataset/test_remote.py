@@ -1,0 +1,83 @@
+"""A dataset behind an S3 URL, on a server of the test's own."""
+
+import urllib.request
+
+import numpy as np
+import pytest
+import tensorstore
+from moto.server import ThreadedMotoServer
+
+from maxtrain.core import files
+from maxtrain.core.errors import DataError
+from maxtrain.dataset import Dataset
+
+
+@pytest.fixture(scope="module")
+def store(original):
+    """A bucket that holds the dataset under `d`; yields the bucket's key-value store."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")).close()
+        bucket = tensorstore.KvStore.open(
+            {"driver": "s3", "bucket": "bucket", "endpoint": endpoint, "aws_region": "us-east-1"}
+        ).result()
+        for path in original.rglob("*"):
+            if path.is_file():
+                bucket[f"d/{path.relative_to(original)}"] = path.read_bytes()
+        yield bucket
+    server.stop()
+
+
+def test_reads_what_the_local_one_reads(store, original):
+    local, remote = Dataset.open(str(original)), Dataset.open("s3://bucket/d")
+    assert remote.manifest_hash == local.manifest_hash
+    assert remote.tokenizer_model() == local.tokenizer_model()
+    numbers = list(range(len(local.documents)))
+    starts, stops = [1] * len(numbers), local.documents.num_tokens.tolist()
+    for one, other in zip(
+        local.tokens_many(numbers, starts, stops), remote.tokens_many(numbers, starts, stops), strict=True
+    ):
+        assert np.array_equal(one, other)
+    assert remote.documents.origin(3) == local.documents.origin(3)
+
+
+def test_damage_behind_a_url_is_one_line(store, original):
+    shard = (original / "shards/00001.bin").read_bytes()
+    for data, word in ((shard[:-1], "truncated"), (shard + b"\0", "truncated"), (b"\2" + shard[1:], "damaged")):
+        store["d/shards/00001.bin"] = data
+        with pytest.raises(DataError, match=word):
+            Dataset.open("s3://bucket/d")
+    dataset = Dataset.open("s3://bucket/d", verify="none")
+    del store["d/shards/00001.bin"]
+    with pytest.raises(DataError, match="missing"):
+        Dataset.open("s3://bucket/d")
+    first = int(np.flatnonzero(dataset.documents.shard == 1)[0])
+    with pytest.raises(DataError, match="missing or truncated"):
+        dataset.tokens(first)
+    store["d/shards/00001.bin"] = shard
+    with pytest.raises(DataError, match="no dataset here"):
+        Dataset.open("s3://bucket/none")
+
+
+def test_ranges_and_sizes_by_url(store):
+    store["a"] = b"0123456789"
+    store["empty"] = b""
+    assert files.read_bytes("s3://bucket/a") == b"0123456789"
+    assert files.read_ranges("s3://bucket/a", [(0, 2), (8, 2)]) == [b"01", b"89"]
+    assert files.exists("s3://bucket/a")
+    assert not files.exists("s3://bucket/b")
+    assert files.has_size("s3://bucket/a", 10)
+    assert files.has_size("s3://bucket/empty", 0)
+    assert not files.has_size("s3://bucket/a", 9)
+    assert not files.has_size("s3://bucket/a", 11)
+    assert files.sha256_file("s3://bucket/a", 10) == files.sha256_bytes(b"0123456789")
+    with pytest.raises(EOFError):
+        files.read_range("s3://bucket/a", 8, 3)
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes("s3://bucket/b")
