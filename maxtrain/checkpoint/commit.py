@@ -92,18 +92,30 @@ def write_commit(directory: Path, step: int, files: Sequence[FileRecord]) -> Com
 
 
 def read_commit(directory: Path) -> Commit:
-    """Read a step's commit record; any changed bit of it is noticed.
+    """Read a step's commit record; see `parse_commit`.
 
     Raises:
         CheckpointError: it is missing, unreadable, damaged, of another version, or of another step.
     """
-    path = directory / COMMIT
     try:
-        data = path.read_bytes()
+        data = (directory / COMMIT).read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{directory.name}: has no {COMMIT}: its save never finished") from None
     except OSError as error:
         raise CheckpointError(f"{directory.name}: {COMMIT} cannot be read: {error.strerror}") from None
+    return parse_commit(data, directory.name)
+
+
+def parse_commit(data: bytes, name: str) -> Commit:
+    """Parse a commit record; any changed bit of it is noticed.
+
+    Args:
+        data: content of the file.
+        name: the directory that it lies in.
+
+    Raises:
+        CheckpointError: it is damaged, of another version, or of another step.
+    """
     try:
         record = json.loads(data)
         checksum = record.pop("checksum")
@@ -112,11 +124,11 @@ def read_commit(directory: Path) -> Commit:
         version, step = record["format_version"], record["step"]
         files = tuple(FileRecord(**file) for file in record["files"]) if version == FORMAT_VERSION else ()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CheckpointError(f"{directory.name}: {COMMIT} is damaged") from None
+        raise CheckpointError(f"{name}: {COMMIT} is damaged") from None
     if version != FORMAT_VERSION:
-        raise CheckpointError(f"{directory.name}: has format {version}, this code reads {FORMAT_VERSION}")
-    if directory.name != step_name(step):
-        raise CheckpointError(f"{directory.name}: its {COMMIT} belongs to {step_name(step)}")
+        raise CheckpointError(f"{name}: has format {version}, this code reads {FORMAT_VERSION}")
+    if name != step_name(step):
+        raise CheckpointError(f"{name}: its {COMMIT} belongs to {step_name(step)}")
     return Commit(step, files, checksum)
 
 

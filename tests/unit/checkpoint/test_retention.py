@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+
+from maxtrain.checkpoint.commit import seal_files, write_commit
+from maxtrain.checkpoint.housekeeping import apply_retention, move_aside, remove_step, steps_to_remove, sweep
+from maxtrain.checkpoint.layout import step_directories, step_name
+from maxtrain.checkpoint.ledger import append_health
+
+
+@pytest.mark.parametrize(
+    ("healthy", "keep", "keep_every", "protected", "removed"),
+    [
+        ({}, 1, None, (), []),
+        ({0: True}, 1, None, (), []),
+        ({0: True, 1: True, 2: True, 3: True}, 2, None, (), [0, 1]),
+        ({0: True, 1: True, 2: True, 3: True}, 9, None, (), []),
+        ({0: True, 5: True, 10: True, 15: True, 20: True}, 1, 10, (), [5, 15]),
+        ({0: True, 1: True, 2: False, 3: False}, 1, None, (), [0, 2]),
+        ({0: True, 1: False, 2: True, 3: False}, 1, None, (), [0, 1]),
+        ({0: False, 1: False, 2: False}, 1, None, (), [0, 1]),
+        ({7: True, 10: True}, 1, None, (7,), []),
+    ],
+)
+def test_what_retention_gives_up(healthy, keep, keep_every, protected, removed):
+    assert steps_to_remove(healthy, keep=keep, keep_every=keep_every, protected=protected) == removed
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """Committed steps 0 to 4 of one small file each."""
+    for step in range(5):
+        path = tmp_path / step_name(step)
+        path.mkdir()
+        (path / "manifest.json").write_text('{"record": {}, "leaves": []}')
+        (path / "data").write_bytes(bytes([step]) * 9)
+        write_commit(path, step, seal_files(path))
+    return tmp_path
+
+
+def test_the_newest_steps_stay(steps: Path):
+    assert apply_retention(steps, committed=4, keep=2, keep_every=None) == [0, 1, 2]
+    assert list(step_directories(steps)) == [3, 4]
+    assert apply_retention(steps, committed=4, keep=2, keep_every=None) == []
+
+
+def test_a_damaged_step_is_neither_counted_nor_removed(steps: Path):
+    (steps / "step_00000003" / "data").unlink()
+    assert apply_retention(steps, committed=4, keep=2, keep_every=None) == [0, 1]
+    assert list(step_directories(steps)) == [2, 3, 4]
+
+
+def test_the_newest_healthy_step_stays_behind_unhealthy_ones(steps: Path):
+    for step in (2, 3, 4):
+        append_health(steps, step, False, "spike")
+    assert apply_retention(steps, committed=4, keep=1, keep_every=None) == [0, 2, 3]
+
+
+def test_a_healthy_step_of_rotten_content_does_not_stand_in_for_a_good_one(steps: Path):
+    for step in (3, 4):
+        append_health(steps, step, False, "spike")
+    (steps / "step_00000002" / "data").write_bytes(b"\xff" * 9)
+    assert apply_retention(steps, committed=4, keep=1, keep_every=None) == [0, 3]
+    assert list(step_directories(steps)) == [1, 2, 4]
+
+
+def test_a_removal_leaves_nothing_under_the_name_of_a_step(steps: Path, monkeypatch):
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("maxtrain.checkpoint.housekeeping.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        remove_step(steps / "step_00000000")
+    monkeypatch.undo()
+    assert 0 not in step_directories(steps)
+    sweep(steps, lambda *_: None)
+    assert [path.name for path in steps.glob("step_00000000*")] == []
+
+
+def test_the_quarantine_keeps_committed_steps_and_one_unfinished_save(steps: Path, events):
+    assert move_aside(steps / "step_00000001", "one").name == "step_00000001"
+    (steps / "step_00000002").rename(steps / "step_00000001")
+    assert move_aside(steps / "step_00000001", "two").name == "step_00000001.1"
+    for step in (5, 6, 6):
+        (steps / f"step_0000000{step}.partial").mkdir()
+        sweep(steps, events)
+    names = sorted(path.name for path in (steps / "quarantine").iterdir())
+    assert names == ["reasons.jsonl", "step_00000001", "step_00000001.1", "step_00000006.partial"]
+    assert [fields for _, fields in events.of("warning") if "removed" in fields]
+    assert '"reason": "two"' in (steps / "quarantine" / "reasons.jsonl").read_text()
