@@ -90,7 +90,7 @@ def draw_series(axes: Axes, x: np.ndarray, y: np.ndarray, label: str, style: dic
 def new_axes(width: float, height: float, *, top: float = 12) -> tuple[Figure, Axes]:
     """A figure of so many CSS pixels (SVG points) with one chart, and room for the names of its axes."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-    left, right, bottom = 64, 14, 48
+    left, right, bottom = 64, 14, 44
     box = (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
     return figure, figure.add_axes(box)
 

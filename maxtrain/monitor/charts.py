@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from maxtrain.monitor.canvas import (
     BAD,
@@ -97,8 +97,9 @@ def _gradient_norm(axes: Axes, run: RunRecord) -> None:
         axes.plot(group.x, group.mean, linewidth=0.9, alpha=0.8, label=name.replace("_", " "), **series_style(index))
     if np.any(norm > 0):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
     finish(axes, _TOKENS, "gradient norm")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +75,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JsonLines:
-    """The one writer of a file of JSON lines.
+    """The one writer of a file of JSON lines; threads may share it.
 
     A line reaches the operating system in one write, so that a kill of the process loses none; `sync` makes what was
     written durable. Opening repairs a torn tail: a whole object gets its line end, anything else is cut away.
@@ -86,6 +87,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.removed_bytes = 0
+        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         created = not path.exists()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -107,14 +109,15 @@ class JsonLines:
         os.fsync(self._file)
 
     def _write(self, data: bytes) -> None:
-        start = os.fstat(self._file).st_size
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._file, data[done:])
-        except OSError:
-            os.ftruncate(self._file, start)  # a full disk leaves no half line behind
-            raise
+        with self._lock:
+            start = os.fstat(self._file).st_size
+            done = 0
+            try:
+                while done < len(data):
+                    done += os.write(self._file, data[done:])
+            except OSError:
+                os.ftruncate(self._file, start)  # a full disk leaves no half line behind
+                raise
 
     def append(self, text: str) -> None:
         """Add one line.

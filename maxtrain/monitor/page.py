@@ -121,9 +121,10 @@ def mixture_table(run: RunRecord) -> list[dict[str, Any]]:
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Nested JSON as rows of name and text."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and (value or not name):
         for key, item in value.items():
-            yield from _flat(item, f"{name} · {key}" if name else str(key))
+            words = str(key).replace("_", " ")
+            yield from _flat(item, f"{name} · {words}" if name else words)
     elif value is None or value in ({}, []):
         yield name, _UNKNOWN
     elif isinstance(value, bool):

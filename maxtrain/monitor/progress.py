@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ class Progress:
 
     On a terminal one line is redrawn in place, at most ten times a second and in a single write, so it does not
     flicker; lines such as evaluations appear above it. Elsewhere every `every`-th step gets a line of its own.
+    Threads may share it.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Progress:
         self._every = every
         self._stream = stream
         self._clock = clock
+        self._lock = threading.Lock()
         self._terminal = _is_terminal(stream)
         self._unicode = _speaks_unicode(stream)
         self._marks: deque[tuple[float, int]] = deque(maxlen=_MEAN_STEPS + 1)
@@ -78,13 +81,14 @@ class Progress:
         now = self._clock()
         self._marks.append((now, line["tokens_seen"]))
         step, last = line["step"], line["step"] >= self._num_steps
-        if self._terminal:
-            self._current = self._fit(self._parts(line), step / self._num_steps)
-            if last or now - self._drawn_at >= _REDRAW_SECONDS:
-                self._draw(now)
-        elif last or step % self._every == 0 or line["skipped"]:
-            self._stream.write("  ".join(self._parts(line)) + "\n")
-            self._stream.flush()
+        with self._lock:
+            if self._terminal:
+                self._current = self._fit(self._parts(line), step / self._num_steps)
+                if last or now - self._drawn_at >= _REDRAW_SECONDS:
+                    self._draw(now)
+            elif last or step % self._every == 0 or line["skipped"]:
+                self._stream.write("  ".join(self._parts(line)) + "\n")
+                self._stream.flush()
 
     def seconds_left(self) -> float | None:
         """Time to the end by the mean speed of the last steps, stalls included; None before two updates."""
@@ -97,11 +101,12 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Write a line that stays."""
-        if self._terminal and self._current:
-            self._stream.write(f"\r\x1b[K{text}\n{self._current}")
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+        with self._lock:
+            if self._terminal and self._current:
+                self._stream.write(f"\r\x1b[K{text}\n{self._current}")
+            else:
+                self._stream.write(text + "\n")
+            self._stream.flush()
 
     def evaluation(self, result: HeldOutResult) -> None:
         """Write the held-out result: the loss over all domains, then every domain's."""
@@ -123,11 +128,12 @@ class Progress:
 
     def close(self) -> None:
         """Draw the last state and end the line; a second call does nothing."""
-        if self._terminal and self._current:
-            self._draw(self._clock())
-            self._stream.write("\n")
-            self._stream.flush()
-            self._current = ""
+        with self._lock:
+            if self._terminal and self._current:
+                self._draw(self._clock())
+                self._stream.write("\n")
+                self._stream.flush()
+                self._current = ""
 
     def _parts(self, line: Mapping[str, Any]) -> list[str]:
         """The fields in the order of their worth; a narrow terminal loses the last ones."""

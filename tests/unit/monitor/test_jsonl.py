@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -84,3 +85,14 @@ def test_last_line_of_a_long_file(path, length):
     line = last_line(path)
     assert line is not None
     assert line["n"] == 2
+
+
+def test_threads_do_not_mix_their_lines(path, monkeypatch):
+    lines = JsonLines(path)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))  # many writes a line
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: lines.append(f'{{"n":{number}}}'), range(200)))
+    monkeypatch.undo()
+    lines.close()
+    assert sorted(line["n"] for line in read_json_lines(path)) == list(range(200))
