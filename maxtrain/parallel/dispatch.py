@@ -2,8 +2,8 @@
 
 An island gathers the weights it uses over `fsdp`, calls its local computation, and adds up what `tensor` and `expert`
 ranks computed in part. Everything inside is typed as varying over every axis but `pipeline`, so that each weight's
-gradient is summed over the ranks that share it exactly once, by the transposition of these very casts. Without a mesh,
-or on one device, the computation is called directly.
+gradient is summed over the ranks that share it exactly once, by the transposition of these very casts. Axes of size 1
+take no part. Without a mesh, or on one device, the computation is called directly.
 
 B batch  T tokens  N = B · T rows  K kv heads  H head dim  D model  F hidden  E experts  k choices  V vocabulary
 """
@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
-from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, to_partition_spec
+from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, Rules, to_partition_spec
 
 ISLAND_AXES = (*BATCH_AXES, "context", "tensor")
 """Mesh axes that an island's values vary over; `pipeline` is added from outside by `vmap(spmd_axis_name=)`."""
@@ -55,16 +55,16 @@ def sharded_attention(
     """
     if is_single(mesh):
         return compute(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
-    query = _activation(*_TOKENS, "heads", None)
-    keys = _activation(*_TOKENS, "kv_heads", None)
+    query = _activation(mesh, *_TOKENS, "heads", None)
+    keys = _activation(mesh, *_TOKENS, "kv_heads", None)
 
     def island(q: Array, k: Array, v: Array, segment_ids: Array | None) -> Array:
-        return compute(q, k, v, None if segment_ids is None else _vary(segment_ids))
+        return compute(q, k, v, None if segment_ids is None else _vary(segment_ids, mesh))
 
     return _run_island(
         island,
         mesh,
-        (query, keys, keys, _activation(*_TOKENS)),
+        (query, keys, keys, _activation(mesh, *_TOKENS)),
         query,
         (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT),
         fill=(0, 0, 0, 0),
@@ -92,11 +92,11 @@ def sharded_feed_forward(
         return local(x_BTD, gate, up, down)
 
     def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        weights = _gather(gate, _INWARD), _gather(up, _INWARD), _gather(down, _OUTWARD)
-        return lax.psum(local(_vary(x), *weights), "tensor")
+        weights = _gather(gate, _INWARD, mesh), _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh)
+        return lax.psum(local(_vary(x, mesh), *weights), _active(mesh, "tensor"))
 
-    tokens = _activation(*_TOKENS, "embed")
-    specs = (tokens, *_parameters(_INWARD, _INWARD, _OUTWARD))
+    tokens = _activation(mesh, *_TOKENS, "embed")
+    specs = (tokens, *_parameters(mesh, _INWARD, _INWARD, _OUTWARD))
     return _run_island(island, mesh, specs, tokens, (x_BTD, gate, up, down))
 
 
@@ -131,18 +131,22 @@ def sharded_experts(
         )
         return y_ND.reshape(x_BTD.shape)
     inward, outward = ("expert", *_INWARD), ("expert", *_OUTWARD)
+    exchange = _active(mesh, "expert")
 
     def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        rows = (_flat(_vary(a)) for a in (x, index, weight))
-        rows_everywhere = (lax.all_gather(a, "expert", axis=0, tiled=True) for a in rows)
-        weights = _gather(gate, inward), _gather(up, inward), _gather(down, outward)
-        first = lax.axis_index("expert") * up.shape[0]
-        y_ND = compute(*rows_everywhere, *weights, first_expert=_vary(first), num_experts=num_experts)
-        y_ND = lax.psum_scatter(y_ND, "expert", scatter_dimension=0, tiled=True)
-        return lax.psum(y_ND, "tensor").reshape(x.shape)
+        rows = [_flat(_vary(a, mesh)) for a in (x, index, weight)]
+        weights = _gather(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
+        first = jnp.int32(0)
+        if exchange:
+            rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
+            first = lax.axis_index(exchange) * up.shape[0]
+        y_ND = compute(*rows, *weights, first_expert=_vary(first, mesh), num_experts=num_experts)
+        if exchange:
+            y_ND = lax.psum_scatter(y_ND, exchange, scatter_dimension=0, tiled=True)
+        return lax.psum(y_ND, _active(mesh, "tensor")).reshape(x.shape)
 
-    tokens, choices = _activation(*_TOKENS, "embed"), _activation(*_TOKENS, None)
-    specs = (tokens, choices, choices, *_parameters(inward, inward, outward))
+    tokens, choices = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS, None)
+    specs = (tokens, choices, choices, *_parameters(mesh, inward, inward, outward))
     return _run_island(island, mesh, specs, tokens, (x_BTD, index_BTk, weight_BTk, gate, up, down), fill=(0, -1, 0))
 
 
@@ -177,13 +181,15 @@ def sharded_cross_entropy(
 
     if is_single(mesh):
         return local(x_BTD, output_VD, target_BT, weight_BT, None)
+    divided = bool(_active(mesh, "tensor"))
 
     def island(x: Array, output: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
-        total, nll_BT, z_BT = local(_vary(x), _gather(output, ("vocab", "embed")), target, weight, "tensor")
-        return lax.psum(total, ROW_AXES), nll_BT, z_BT
+        gathered = _gather(output, ("vocab", "embed"), mesh)
+        total, nll_BT, z_BT = local(_vary(x, mesh), gathered, target, weight, "tensor" if divided else None)
+        return lax.psum(total, _active(mesh, *ROW_AXES)), nll_BT, z_BT
 
-    tokens, rows = _activation(*_TOKENS, "embed"), _activation(*_TOKENS)
-    specs = (tokens, *_parameters(("vocab", "embed")), rows, rows)
+    tokens, rows = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS)
+    specs = (tokens, *_parameters(mesh, ("vocab", "embed")), rows, rows)
     return _run_island(
         island,
         mesh,
@@ -194,29 +200,41 @@ def sharded_cross_entropy(
     )
 
 
-def _activation(*axes: str | None) -> PartitionSpec:
-    return to_partition_spec(axes, ACTIVATION_RULES)
+def _active(mesh: Mesh | None, *axes: str) -> tuple[str, ...]:
+    """Those of the axes that have more than one rank."""
+    assert mesh is not None
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
 
 
-def _parameters(*tensors: tuple[str, ...]) -> tuple[PartitionSpec, ...]:
-    return tuple(to_partition_spec(axes, PARAMETER_RULES) for axes in tensors)
+def _divided(mesh: Mesh | None, axes: Sequence[str | None], rules: Rules) -> PartitionSpec:
+    entries = ((entry,) if isinstance(entry, str) else entry or () for entry in to_partition_spec(axes, rules))
+    return PartitionSpec(*(_active(mesh, *entry) or None for entry in entries))
+
+
+def _activation(mesh: Mesh | None, *axes: str | None) -> PartitionSpec:
+    return _divided(mesh, axes, ACTIVATION_RULES)
+
+
+def _parameters(mesh: Mesh | None, *tensors: tuple[str, ...]) -> tuple[PartitionSpec, ...]:
+    return tuple(_divided(mesh, axes, PARAMETER_RULES) for axes in tensors)
 
 
 def _flat(x_BTD: Array) -> Array:
     return x_BTD.reshape(-1, x_BTD.shape[-1])
 
 
-def _vary(x: Array) -> Array:
+def _vary(x: Array, mesh: Mesh | None) -> Array:
     """Type a value as varying over every axis of the island; its gradient is summed over those it did not vary over."""
-    missing = tuple(axis for axis in ISLAND_AXES if axis not in jax.typeof(x).mat.varying)
+    missing = tuple(axis for axis in _active(mesh, *ISLAND_AXES) if axis not in jax.typeof(x).mat.varying)
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
-def _gather(weight: Array | None, axes: tuple[str, ...]) -> Array | None:
+def _gather(weight: Array | None, axes: tuple[str, ...], mesh: Mesh | None) -> Array | None:
     """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
     if weight is None:
         return None
-    return lax.all_gather(_vary(weight), "fsdp", axis=axes.index("embed"), tiled=True)
+    weight, shards = _vary(weight, mesh), _active(mesh, "fsdp")
+    return lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True) if shards else weight
 
 
 def _run_island(

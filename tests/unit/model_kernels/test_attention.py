@@ -1,0 +1,123 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from maxtrain.model.kernels.attention import KEPT_NAMES, query_blocks
+from maxtrain.model.kernels.attention import attention as attention_function
+
+B, T, N, K, H = 2, 150, 4, 2, 16
+
+
+def attention(*arguments, **options):
+    return attention_function(*arguments, scale=H**-0.5, compute_dtype=jnp.float32, **options)
+
+
+def inputs():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (B, T, N, H), (B, T, K, H), (B, T, K, H), (B, T, N, H)
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def segments():
+    ids = np.zeros((B, T), np.int32)
+    ids[0, :70], ids[0, 70:71], ids[0, 71:140] = 1, 2, 3
+    ids[1, 20:] = 1
+    return jnp.asarray(ids)
+
+
+def by_hand(q, k, v, ids, window):
+    """Token by token, head by head, in float64."""
+    q, k, v = (np.asarray(a, np.float64) for a in (q, k, v))
+    out = np.zeros(q.shape)
+    for b in range(B):
+        for t in range(T):
+            seen = [
+                s
+                for s in range(t + 1)
+                if (window is None or s > t - window) and (ids is None or (ids[b, s] == ids[b, t] != 0))
+            ]
+            for n in range(N):
+                if seen:
+                    scores = k[b, seen, n // (N // K)] @ q[b, t, n] * H**-0.5
+                    weights = np.exp(scores - scores.max())
+                    out[b, t, n] = weights @ v[b, seen, n // (N // K)] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("window", [None, 1, 37, 1000])
+@pytest.mark.parametrize("packed", [False, True])
+def test_equals_the_sum_by_hand(window, packed):
+    q, k, v, _ = inputs()
+    ids = segments() if packed else None
+    expected = by_hand(q, k, v, None if ids is None else np.asarray(ids), window)
+    for implementation in ("auto", "reference"):
+        out = attention(q, k, v, ids, window=window, implementation=implementation)
+        np.testing.assert_allclose(out, expected, atol=2e-6, err_msg=implementation)
+
+
+@pytest.mark.parametrize("window", [None, 37])
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_equal_the_reference(window, packed):
+    q, k, v, dout = inputs()
+    ids = segments() if packed else None
+
+    def gradients(implementation):
+        _, pull = jax.vjp(lambda *qkv: attention(*qkv, ids, window=window, implementation=implementation), q, k, v)
+        return pull(dout)
+
+    for fast, slow in zip(jax.jit(gradients, static_argnums=0)("auto"), gradients("reference"), strict=True):
+        assert np.linalg.norm(fast - slow) <= 1e-6 * np.linalg.norm(slow)
+
+
+def test_padding_has_no_output_and_no_gradient():
+    q, k, v, dout = inputs()
+    ids = segments()
+    out, pull = jax.vjp(lambda *qkv: attention(*qkv, ids, window=None, implementation="auto"), q, k, v)
+    padding = np.asarray(ids) == 0
+    assert (np.asarray(out)[padding] == 0).all()
+    for gradient in pull(dout):
+        assert np.isfinite(gradient).all()
+        assert (np.asarray(gradient)[padding] == 0).all()
+        assert (np.asarray(gradient)[~padding] != 0).any()
+
+
+def test_a_token_sees_no_later_token_and_no_other_document():
+    q, k, v, _ = inputs()
+    ids = segments()
+    before = attention(q, k, v, ids, window=None, implementation="auto")
+    after = attention(q, k.at[0, 100:].add(9.0), v.at[0, 100:].add(9.0), ids, window=None, implementation="auto")
+    np.testing.assert_array_equal(before[0, :100], after[0, :100])
+    other = attention(q, k.at[0, :70].add(9.0), v.at[0, :70].add(9.0), ids, window=None, implementation="auto")
+    np.testing.assert_array_equal(before[0, 70:], other[0, 70:])
+    assert (before[0, 100:140] != after[0, 100:140]).any()
+
+
+@pytest.mark.parametrize(("length", "window"), [(1, None), (64, None), (65, 8), (5000, 100), (100_000, None)])
+def test_blocks_cover_the_row_with_the_fewest_keys(length, window):
+    blocks = query_blocks(length, window)
+    assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
+    assert blocks[-1].stop == length
+    assert all(b.first == (0 if window is None else max(0, b.start - window + 1)) for b in blocks)
+
+
+def test_bfloat16_operands_keep_float32_statistics():
+    q, k, v, _ = inputs()
+    q16, k16, v16 = (a.astype(jnp.bfloat16) for a in (q, k, v))
+    out = attention_function(q16, k16, v16, None, window=None, scale=H**-0.5, compute_dtype=jnp.bfloat16)
+    exact = attention(*(a.astype(jnp.float32) for a in (q16, k16, v16)), None, window=None)
+    assert out.dtype == jnp.bfloat16
+    assert np.linalg.norm(out.astype(jnp.float32) - exact) < 8e-3 * np.linalg.norm(exact)
+
+
+def test_remat_that_saves_the_names_computes_no_scores_again():
+    q, k, v, dout = inputs()
+
+    def exponentials(policy):
+        def loss(q, k, v):
+            return jnp.sum(jax.checkpoint(lambda *a: attention(*a, None, window=None), policy=policy)(q, k, v) * dout)
+
+        return str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)).count(" exp ")
+
+    saving = exponentials(jax.checkpoint_policies.save_only_these_names(*KEPT_NAMES))
+    assert saving < exponentials(jax.checkpoint_policies.nothing_saveable)
