@@ -5,10 +5,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from maxtrain.config.schema import Section
-from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt
+from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt, as_float
 from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import read_mapping
 from maxtrain.core.errors import UserError
@@ -52,8 +52,8 @@ class TokenizerTraining(Section):
     """Number of ids, special tokens included."""
     sample_bytes: PositiveCount = 100_000_000
     """Bytes of text to train on at most, sampled by hash."""
-    character_coverage: Fraction = 0.9995
-    """Share of characters that get a piece of their own; the rest fall back to bytes."""
+    character_coverage: Annotated[float, BeforeValidator(as_float), Field(ge=0.98, le=1)] = 0.9995
+    """Share of characters, 0.98 to 1, that get a piece of their own; the rest fall back to bytes."""
     reserved: PositiveInt = 60
     """Reserved special tokens."""
 

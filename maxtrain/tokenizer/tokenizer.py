@@ -31,6 +31,8 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         try:
             self.model = normalise(model)
+            if not self.model:
+                raise ValueError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         except (ValueError, RuntimeError):
             raise DataError(
@@ -94,8 +96,10 @@ class Tokenizer:
         parts = [text.split(_SPACE_MARK) for text in texts]
         try:
             encoded = self._processor.encode([part for group in parts for part in group], num_threads=threads)
-        except UnicodeEncodeError as error:
-            raise UserError(f"the text holds a lone surrogate at character {error.start}, which is no text") from None
+        except TypeError:
+            # SentencePiece's way of telling that a text has no UTF-8.
+            _refuse_surrogates(texts)
+            raise
         flat = iter(encoded)
         result: list[list[int]] = []
         for group in parts:
@@ -134,3 +138,11 @@ class Tokenizer:
         """Ids of the reserved special tokens, ascending."""
         named = {self.pad_id, self.bos_id, self.eod_id, self.unk_id}
         return tuple(sorted(self.special_ids - named))
+
+
+def _refuse_surrogates(texts: Sequence[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the text holds a lone surrogate at character {error.start}, which is no text") from None

@@ -13,6 +13,8 @@ from maxtrain.tokenizer.tokenizer import Tokenizer
 
 NUM_RESERVED = 60
 """Reserved special tokens, so that later stages need no new vocabulary."""
+LEAST_COVERAGE = 0.98
+"""The trainer takes no less."""
 _SPECIAL = ("<|pad|>", "<|bos|>", "<|eod|>", "<|unk|>")
 _RUNS = (
     *("\n" * count for count in range(1, 9)),
@@ -65,17 +67,21 @@ def train_tokenizer(
         texts: training texts.
         vocab_size: number of ids, special tokens and the 256 bytes included.
         sample_bytes: UTF-8 bytes of text to train on at most.
-        character_coverage: share of the characters that get a piece of their own; the rest fall back to bytes.
+        character_coverage: share of the characters, 0.98 to 1, that get a piece of their own; the rest fall back to
+            bytes.
         num_reserved: reserved special tokens `<|reserved_0|>` …
         num_threads: threads.
 
     Raises:
-        UserError: the vocabulary is too small for what every tokenizer holds, or too large for the texts.
+        UserError: the vocabulary is too small for what every tokenizer holds, or too large for the texts; the
+            coverage is out of range.
         DataError: there is no text.
     """
     least = len(_SPECIAL) + num_reserved + 256 + len(_RUNS) + 1
     if vocab_size < least:
         raise UserError(f"vocab_size {vocab_size} is under {least}, which special tokens, bytes and white space take")
+    if not LEAST_COVERAGE <= character_coverage <= 1:
+        raise UserError(f"character_coverage {character_coverage} is not between {LEAST_COVERAGE} and 1")
     sample = sample_texts(texts, sample_bytes)
     if not any(_BREAKS.sub("", text) for text in sample):
         raise DataError("no text to train a tokenizer on; the inputs are empty")

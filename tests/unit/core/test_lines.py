@@ -23,7 +23,7 @@ def test_lines_come_out_whole_across_reads_and_frames(tmp_path, monkeypatch, suf
     path = tmp_path / f"a.jsonl{suffix}"
     half = len(TEXT) // 2
     path.write_bytes(compressed(TEXT[:half], suffix) + compressed(TEXT[half:], suffix))
-    read = []
+    read: list[int] = []
     assert list(lines.iterate_lines(path, read.append)) == TEXT.split(b"\n")
     assert sum(read) == path.stat().st_size
 

@@ -12,7 +12,7 @@ MODEL = b"stands for a tokenizer model"
 VOCAB = 1000
 
 
-def make_documents(count=60, seed=0, vocab=VOCAB):
+def _make_documents(count=60, seed=0, vocab=VOCAB):
     """Documents with ids of random tokens and every kind of tag."""
     random = np.random.default_rng(seed)
     documents = []
@@ -38,7 +38,7 @@ def make_documents(count=60, seed=0, vocab=VOCAB):
     return documents
 
 
-def write(output, documents, *, vocab=VOCAB, bos=1, shard_tokens=1000, replace=False):
+def _write(output, documents, *, vocab=VOCAB, bos=1, shard_tokens=1000, replace=False):
     """Write documents as a dataset."""
     tokenizer = TokenizerRecord(
         sha256=files.sha256_bytes(MODEL), vocab_size=vocab, pad_id=0, bos_id=bos, eod_id=2, unk_id=3
@@ -57,15 +57,25 @@ def write(output, documents, *, vocab=VOCAB, bos=1, shard_tokens=1000, replace=F
 
 
 @pytest.fixture(scope="session")
+def make_documents():
+    return _make_documents
+
+
+@pytest.fixture(scope="session")
+def write():
+    return _write
+
+
+@pytest.fixture(scope="session")
 def documents():
-    return make_documents()
+    return _make_documents()
 
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory, documents):
     """A dataset that no test changes."""
     path = tmp_path_factory.mktemp("dataset") / "d"
-    write(path, documents)
+    _write(path, documents)
     return path
 
 

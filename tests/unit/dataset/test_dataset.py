@@ -5,12 +5,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from maxtrain.config.schema import TagFilter
+from maxtrain.config.schema import Range, TagFilter
 from maxtrain.core.errors import BusyError, DataError
 from maxtrain.core.files import DirectoryLock
 from maxtrain.dataset import Dataset, DatasetWriter, document_id, token_dtype
-
-from .conftest import make_documents, write
 
 
 def tree(path):
@@ -63,7 +61,7 @@ def test_shards_are_flat_files_within_the_limit(original, documents):
     assert dataset.tokenizer_hash == hashlib.sha256(dataset.tokenizer_model()).hexdigest()
 
 
-def test_document_longer_than_a_shard_has_one_of_its_own(tmp_path, documents):
+def test_document_longer_than_a_shard_has_one_of_its_own(tmp_path, documents, write):
     write(tmp_path / "d", documents, shard_tokens=50)
     dataset = Dataset.open(str(tmp_path / "d"))
     long = dataset.documents.num_tokens > 50
@@ -72,7 +70,7 @@ def test_document_longer_than_a_shard_has_one_of_its_own(tmp_path, documents):
     assert (counts[np.isin(shards, dataset.documents.shard[long])] == 1).all()
 
 
-def test_order_of_arrival_leaves_no_trace(tmp_path, original, documents):
+def test_order_of_arrival_leaves_no_trace(tmp_path, original, documents, write):
     write(tmp_path / "d", documents[::-1])
     assert tree(tmp_path / "d") == tree(original)
 
@@ -107,17 +105,17 @@ def test_filters_select_by_tag_and_number(original, documents):
     assert dataset.select(TagFilter(source=("web", "code"), lang="zh")).tolist() == by_hand(
         lambda d: train(d) and d.source in ("web", "code") and d.lang == "zh"
     )
-    assert dataset.select(TagFilter(quality_score={"min": 0.3})).tolist() == by_hand(
+    assert dataset.select(TagFilter(quality_score=Range(min=0.3))).tolist() == by_hand(
         lambda d: train(d) and d.quality_score is not None and d.quality_score >= 0.3
     )
-    assert dataset.select(TagFilter(num_tokens={"min": 20, "max": 50})).tolist() == by_hand(
+    assert dataset.select(TagFilter(num_tokens=Range(min=20, max=50))).tolist() == by_hand(
         lambda d: train(d) and 20 <= len(d.tokens) + 2 <= 50
     )
     assert dataset.select(TagFilter(category="absent")).tolist() == []
 
 
 @pytest.mark.parametrize(("vocab", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
-def test_width_of_tokens_follows_the_vocabulary(tmp_path, vocab, dtype):
+def test_width_of_tokens_follows_the_vocabulary(tmp_path, vocab, dtype, write, make_documents):
     documents = make_documents(5, vocab=vocab)
     write(tmp_path / "d", documents, vocab=vocab, bos=None)
     dataset = Dataset.open(str(tmp_path / "d"))
@@ -127,14 +125,14 @@ def test_width_of_tokens_follows_the_vocabulary(tmp_path, vocab, dtype):
     assert dataset.tokens(0).tolist() == [*expected.tokens, 2]
 
 
-def test_one_identity_twice_is_refused_with_both_places(tmp_path, documents):
+def test_one_identity_twice_is_refused_with_both_places(tmp_path, documents, write):
     twice = [*documents, documents[4]]
     with pytest.raises(DataError, match=r"in\.jsonl:5 and in\.jsonl:5: two records with one identity"):
         write(tmp_path / "d", twice)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_document_and_a_token_over_the_vocabulary_are_refused(tmp_path, documents):
+def test_no_document_and_a_token_over_the_vocabulary_are_refused(tmp_path, documents, write):
     with pytest.raises(DataError, match="empty dataset"):
         write(tmp_path / "d", [])
     with pytest.raises(DataError, match=r"in\.jsonl:\d+: token id \d+ is outside the vocabulary of 500"):
@@ -142,7 +140,7 @@ def test_no_document_and_a_token_over_the_vocabulary_are_refused(tmp_path, docum
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_output_is_kept_unless_replaced(copy, documents):
+def test_existing_output_is_kept_unless_replaced(copy, documents, write):
     before = tree(copy)
     with pytest.raises(DataError, match="exists"):
         write(copy, documents[:5])
@@ -154,7 +152,7 @@ def test_existing_output_is_kept_unless_replaced(copy, documents):
     assert [path.name for path in copy.parent.iterdir()] == ["d"]
 
 
-def test_leftovers_of_a_killed_build_vanish_and_a_running_one_is_respected(tmp_path, documents, original):
+def test_leftovers_of_a_killed_build_vanish_and_a_running_one_is_respected(tmp_path, documents, original, write):
     partial = tmp_path / ".d.partial"
     (partial / "shards").mkdir(parents=True)
     (partial / "shards" / "00099.bin").write_bytes(b"old")
