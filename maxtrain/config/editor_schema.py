@@ -13,8 +13,8 @@ def _relax(schema: dict[str, Any]) -> None:
         if name != "mixture":
             continue
         for holder in (inner, *inner.get("anyOf", ())):
-            if "additionalProperties" in holder:
-                holder["additionalProperties"] = {"anyOf": [holder["additionalProperties"], {"type": "null"}]}
+            for domain in holder.pop("patternProperties", {}).values():
+                holder["additionalProperties"] = {"anyOf": [domain, {"type": "null"}]}
 
 
 def editor_schema() -> dict[str, Any]:

@@ -112,7 +112,7 @@ def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
-        return f"a list, each entry {describe(arguments[0])}"
+        return "a list of texts" if arguments[0] is str else "a list of sections"
     if origin is dict:
         least = " with at least one name" if any(isinstance(item, MinLen) for item in _flat(metadata)) else ""
         return f"a mapping of names to sections{least}"
@@ -189,8 +189,9 @@ def nearest_key(path: str) -> str | None:
         names = key.path.split(".")
         if names[-1] == ANY_NAME:
             continue
-        if len(names) == len(parts):
-            names = [part if name == ANY_NAME else name for name, part in zip(names, parts, strict=True)]
+        for place, part in enumerate(parts[: len(names)]):
+            if names[place] == ANY_NAME and names[:place] == parts[:place]:
+                names[place] = part
         candidate = ".".join(names)
         score = (_likeness(last, names[-1]) + _likeness(path, candidate)) / 2
         if score > best_score:

@@ -11,10 +11,9 @@ from pydantic_core import ErrorDetails
 from maxtrain.config.keys import all_keys, find_key, nearest_key
 from maxtrain.config.merge import Source, flatten, load_source
 from maxtrain.config.schema import Config
+from maxtrain.config.schema.types import MAX_INT
 from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import dump
-
-_PLAIN_SECTION = "give its keys, or delete the line to take the defaults"
 
 
 def _concrete_path(error: ErrorDetails, tree: Any) -> tuple[str, Any]:
@@ -69,10 +68,10 @@ def _wrong(path: str, value: Any, error: ErrorDetails) -> Violation:
     if key is None:
         return Violation(path, value, error["msg"].lower(), "correct the value")
     if key.section is not None and error["type"] != "too_short":
-        return Violation(path, value, f"should be {key.type_text}", _PLAIN_SECTION)
-    if error["type"] in ("less_than_equal", "less_than") and isinstance(value, int):
-        bound = error["ctx"].get("le", error["ctx"].get("lt"))
-        return Violation(path, value, f"should be at most {bound:,}", "lower the value")
+        cure = "give its keys" if key.required else "give its keys, or delete the line to take the defaults"
+        return Violation(path, value, f"should be {key.type_text}", cure)
+    if error.get("ctx", {}).get("le") == MAX_INT:
+        return Violation(path, value, f"should be at most {MAX_INT:,}", "lower the value")
     near = get_close_matches(str(value), key.choices, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]}?" if near else "correct the value, or delete the line to take the default"
     if key.required and not near:

@@ -10,6 +10,11 @@ MISSING = object()
 """The value of a violation whose key is absent."""
 
 
+def _reads_as_text(text: str) -> bool:
+    """Whether a text can stand without quotes and still be seen to be one."""
+    return bool(text.strip()) and text.isprintable() and not text.replace(".", "", 1).lstrip("+-").isdecimal()
+
+
 def show_value(value: Any) -> str:
     """Write a config value on one short line, counts with thousands separators."""
     if value is None:
@@ -18,7 +23,7 @@ def show_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return f"{value:,}"
-    text = value if isinstance(value, str) and value.isprintable() and value.strip() else repr(value)
+    text = value if isinstance(value, str) and _reads_as_text(value) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

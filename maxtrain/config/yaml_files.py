@@ -66,30 +66,23 @@ def parse_text(text: str, name: str) -> Any:
 
 
 def _lines(node: Node, path: str, around: tuple[int, ...], name: str) -> Iterator[tuple[str, int]]:
-    """Every key's path and line; an alias that contains itself is refused."""
+    """Every key's path and line; a key that is no text, and an alias that contains itself, are refused."""
     line = node.start_mark.line + 1
     if id(node) in around:
         raise UserError(f"{name}:{line}: an alias contains itself; write the values out")
     around = (*around, id(node))
     if isinstance(node, MappingNode):
         for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not str(key.tag).endswith((":str", ":merge")):
+                raise UserError(f"{name}:{line}: the key {key.value} is not a text; quote it if it is meant as a name")
             inner = f"{path}.{key.value}" if path else str(key.value)
-            yield inner, key.start_mark.line + 1
+            yield inner, line
             yield from _lines(value, inner, around, name)
     elif isinstance(node, SequenceNode):
         for index, value in enumerate(node.value):
             yield f"{path}.{index}", value.start_mark.line + 1
             yield from _lines(value, f"{path}.{index}", around, name)
-
-
-def _check_keys(data: Any, path: str, name: str, lines: dict[str, int]) -> None:
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        inner = f"{path}.{key}" if path else str(key)
-        if isinstance(data, dict) and not isinstance(key, str):
-            where = f"{name}:{lines.get(inner, lines.get(path, 1))}"
-            raise UserError(f"{where}: the key {key!r} is not a text; quote it if it is meant as a name")
-        _check_keys(value, inner, name, lines)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -112,9 +105,7 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise UserError(f"{name}: is {kind}; a config is a mapping of sections such as `model:`")
-    lines = dict(_lines(_yaml().compose(text), "", (), name))
-    _check_keys(data, "", name, lines)
-    return data, lines
+    return data, dict(_lines(_yaml().compose(text), "", (), name))
 
 
 def dump(data: Any) -> str:

@@ -48,6 +48,7 @@ def _check_sizes(mesh: MeshConfig, num_devices: int | None) -> Iterator[Violatio
         yield Violation(
             "mesh.devices", mesh.devices, f"the run has {num_devices} devices", f"set {num_devices}, or null"
         )
+        return
     devices = num_devices or mesh.devices
     if devices is None or zero or len(free) > 1:
         return

@@ -50,8 +50,8 @@ def _check_rope(model: ModelConfig) -> Iterator[Violation]:
         yield Violation(
             "model.rope.scaling.factor",
             scaling.factor,
-            "positions are stretched, so at least 1",
-            "set the ratio new / old",
+            "must be at least 1: positions are stretched",
+            "set new / old length",
         )
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         yield Violation(
