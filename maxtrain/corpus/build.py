@@ -16,6 +16,7 @@ from maxtrain.core.errors import DataError
 from maxtrain.corpus.recipe import FilterConfig, InputConfig, Recipe, find_inputs
 from maxtrain.corpus.records import BadLine, RawRecord, read_records
 from maxtrain.dataset import (
+    MANIFEST,
     TRAIN_SPLIT,
     Dataset,
     DatasetWriter,
@@ -26,6 +27,7 @@ from maxtrain.dataset import (
     RuleCounts,
     TokenizerRecord,
     document_id,
+    is_occupied,
     read_manifest,
 )
 from maxtrain.tokenizer import Tokenizer, train_tokenizer
@@ -175,6 +177,8 @@ def is_up_to_date(recipe: Recipe, inputs: list[InputRecord], output: Path, folde
     Raises:
         DataError: something else than a dataset is there, or a damaged one.
     """
+    if not (output / MANIFEST).is_file():
+        raise DataError(f"{output}: holds something else than a dataset; choose another --output")
     manifest, _ = read_manifest(str(output))
     if manifest.code_version != __version__ or manifest.recipe != resolved(recipe) or list(manifest.inputs) != inputs:
         return False
@@ -212,9 +216,12 @@ def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bo
     inputs = [
         InputRecord(file=name, sha256=files.sha256_file(path), licence=entry.licence) for name, path, entry in found
     ]
-    if target.exists() and not force:
-        if is_up_to_date(recipe, inputs, target, folder):
-            return Built(target, read_manifest(str(target))[0], True)
+    if is_occupied(target) and not force:
+        try:
+            if is_up_to_date(recipe, inputs, target, folder):
+                return Built(target, read_manifest(str(target))[0], True)
+        except DataError as error:
+            raise DataError(f"{error}; --force replaces a dataset") from None
         raise DataError(
             f"{target}: exists and was built from another recipe, other inputs or by other code; "
             "replace it with --force or choose another --output"

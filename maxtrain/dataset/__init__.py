@@ -15,7 +15,7 @@ from maxtrain.dataset.format import (
 )
 from maxtrain.dataset.reader import Dataset, read_manifest
 from maxtrain.dataset.table import Coded, DocumentTable
-from maxtrain.dataset.writer import DatasetWriter, Document, History
+from maxtrain.dataset.writer import DatasetWriter, Document, History, is_occupied
 
 __all__ = [
     "FORMAT_VERSION",
@@ -34,6 +34,7 @@ __all__ = [
     "TokenizerRecord",
     "Totals",
     "document_id",
+    "is_occupied",
     "read_manifest",
     "token_dtype",
 ]

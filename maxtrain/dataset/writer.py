@@ -143,6 +143,11 @@ class _Index:
         return f"{names[codes[number]]}:{self.line[number]}"
 
 
+def is_occupied(output: Path) -> bool:
+    """Whether something other than an empty directory is there."""
+    return output.exists() and not (output.is_dir() and next(output.iterdir(), None) is None)
+
+
 class DatasetWriter:
     """Collects documents, then writes the dataset.
 
@@ -159,7 +164,7 @@ class DatasetWriter:
         replace: replace an existing directory.
 
     Raises:
-        DataError: the output exists and is not to be replaced.
+        DataError: the output exists and is not to be replaced, or is no dataset.
         BusyError: another process is writing the same output.
     """
 
@@ -173,8 +178,11 @@ class DatasetWriter:
         replace: bool = False,
     ) -> None:
         self.output = files.local_path(output).absolute()
-        if self.output.exists() and not replace:
-            raise DataError(f"{output}: exists; choose another output or replace it with --force")
+        if is_occupied(self.output):
+            if not replace:
+                raise DataError(f"{output}: exists; choose another output or replace it with --force")
+            if not (self.output / MANIFEST).is_file():
+                raise DataError(f"{output}: holds something else than a dataset, which is not replaced; move it away")
         self.tokenizer = tokenizer
         self.tokenizer_model = tokenizer_model
         self.shard_tokens = shard_tokens

@@ -1,0 +1,266 @@
+import gzip
+import json
+import shutil
+from collections import Counter
+
+import pytest
+import zstandard
+
+from maxtrain.config.schema import TagFilter
+from maxtrain.core.errors import BusyError, DataError
+from maxtrain.core.files import DirectoryLock
+from maxtrain.corpus import build, load_recipe
+from maxtrain.corpus.__main__ import main
+from maxtrain.corpus.build import split_of
+from maxtrain.dataset import Dataset, document_id
+from maxtrain.tokenizer import Tokenizer, train_tokenizer
+
+
+def run(recipe, **options):
+    return build(load_recipe(recipe), recipe.parent, **options)
+
+
+def tree(path):
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def add_lines(recipe, *lines):
+    with (recipe.parent / "in" / "a.jsonl").open("ab") as file:
+        for line in lines:
+            file.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+
+
+def test_every_text_is_in_the_dataset_with_its_tags(recipe, records):
+    dataset = Dataset.open(str(run(recipe).output))
+    tokenizer = Tokenizer.load(dataset.tokenizer_model(), expected_hash=dataset.tokenizer_hash)
+    assert len(dataset.documents) == len(records)
+    for record in records:
+        doc_id = document_id(record["source"], original_id=record["id"], url=None, text=record["text"])
+        number = dataset.documents.find(doc_id)
+        assert number is not None
+        tokens = dataset.tokens(number)
+        assert tokenizer.decode(tokens[:-1]) == record["text"]
+        assert tokens[-1] == dataset.eod_id
+        table = dataset.documents
+        assert (table.source[number], table.lang[number], table.category[number]) == (
+            record["source"], record["lang"], record["category"]
+        )  # fmt: skip
+        assert table.num_bytes[number] == len(record["text"].encode())
+        assert table.licence(number) == record["licence"]
+        assert table.origin(number) == record["origin"]
+        file, line = table.place(number).split(":")
+        assert json.loads((recipe.parent / file).read_text().split("\n")[int(line) - 1])["id"] == record["id"]
+
+
+def test_two_builds_are_the_same_bytes(recipe, tmp_path):
+    first = tree(run(recipe).output)
+    other = tmp_path / "elsewhere"
+    shutil.copytree(recipe.parent / "in", other / "in")
+    shutil.copy(recipe, other)
+    second = tree(run(other / "recipe.yaml", output=tmp_path / "out2").output)
+    assert first == second
+    assert len([name for name in first if name.startswith("shards/")]) > 1
+
+
+def test_second_build_has_nothing_to_do_until_something_changes(recipe, capsys):
+    assert main(["build", str(recipe)]) == 0
+    assert "built" in capsys.readouterr().out
+    output = recipe.parent / "out"
+    before = tree(output)
+    assert main(["build", str(recipe)]) == 0
+    assert "up to date" in capsys.readouterr().out
+    add_lines(recipe, {"text": "one more", "source": "s"})
+    assert main(["build", str(recipe)]) == 3
+    assert "--force" in capsys.readouterr().err
+    assert tree(output) == before
+    assert main(["build", str(recipe), "--force"]) == 0
+    assert "built" in capsys.readouterr().out
+    text = recipe.read_text()
+    recipe.write_text(text.replace("heldout: 0.2", "heldout: 0.3"))
+    assert main(["build", str(recipe)]) == 3
+    recipe.write_text(text)
+    shard = next((output / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-2])
+    capsys.readouterr()
+    assert main(["build", str(recipe)]) == 3
+    assert "truncated" in capsys.readouterr().err
+
+
+def test_splits_follow_a_hash_of_the_id_and_the_tokenizer_sees_train_only(recipe, records):
+    splits = {"heldout": 0.2, "test": 0.1}
+    dataset = Dataset.open(str(run(recipe).output))
+    names = [dataset.documents.split[number] for number in range(len(dataset.documents))]
+    assert names == [split_of(doc_id.decode(), splits) for doc_id in dataset.documents.doc_id]
+    assert set(names) == {"train", "heldout", "test"}
+    assert dataset.select(TagFilter(split="test")).tolist() == [n for n, name in enumerate(names) if name == "test"]
+    assert {name: split.documents for name, split in dataset.manifest.splits.items()} == Counter(names)
+    train = []
+    for record in records:
+        doc_id = document_id(record["source"], original_id=record["id"], url=None, text=record["text"])
+        if split_of(doc_id, splits) == "train":
+            train.append(record["text"])
+    assert train_tokenizer(train, vocab_size=4096, character_coverage=0.98).hash == dataset.tokenizer_hash
+
+
+def test_shares_of_splits_are_as_asked_and_a_later_split_moves_no_earlier_one():
+    ids = [document_id("s", original_id=str(number), url=None, text="") for number in range(20_000)]
+    one = [split_of(doc_id, {"heldout": 0.05}) for doc_id in ids]
+    two = [split_of(doc_id, {"heldout": 0.05, "test": 0.1}) for doc_id in ids]
+    assert abs(one.count("heldout") / len(ids) - 0.05) < 0.006
+    assert abs(two.count("test") / len(ids) - 0.1) < 0.008
+    assert [name == "heldout" for name in one] == [name == "heldout" for name in two]
+
+
+def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys):
+    lines = {
+        b"no json": "not_json",
+        b'{"text": "cut of': "not_json",
+        b'{"text": "\xff\xfe"}': "invalid_utf8",
+        b'["text"]': "not_a_record",
+        b'{"id": "1"}': "missing_text",
+        b'{"text": null}': "missing_text",
+        b'{"text": 3}': "bad_text",
+        b'{"text": ""}': "empty_text",
+        b'{"text": " \\n\\t"}': "empty_text",
+        b'{"text": "a", "lang": 3}': "bad_tag",
+        b'{"text": "a", "id": ["1"]}': "bad_tag",
+        b'{"text": "a", "quality_score": "good"}': "bad_tag",
+        b'{"text": "a", "quality_score": NaN}': "bad_tag",
+        b'{"text": "a", "quality_score": true}': "bad_tag",
+        b'{"text": "a\\ud800"}': "lone_surrogate",
+        b'{"text": "a", "source": "\\ud800"}': "lone_surrogate",
+        b"[" * 100_000: "not_json",
+    }
+    first = len((recipe.parent / "in" / "a.jsonl").read_bytes().split(b"\n"))
+    add_lines(recipe, *lines, b"", b"   ")
+    assert main(["build", str(recipe)]) == 0
+    told = capsys.readouterr().err
+    assert f"{len(lines)} lines quarantined" in told
+    assert told.count("\n") == 1
+    output = recipe.parent / "out"
+    found = [json.loads(line) for line in (output / "quarantine.jsonl").read_text().splitlines()]
+    assert [(line["input"], line["line"], line["reason"]) for line in found] == [
+        ("in/a.jsonl", first + number, reason) for number, reason in enumerate(lines.values())
+    ]
+    rules = Dataset.open(str(output)).manifest.rules
+    assert rules["read"].dropped == Counter(lines.values())
+    assert rules["read"].kept == len(records)
+
+
+def test_nothing_left_is_an_error(recipe, capsys):
+    for file in (recipe.parent / "in").iterdir():
+        file.write_text("no json\n")
+    assert main(["build", str(recipe)]) == 3
+    assert "empty" in capsys.readouterr().err
+    assert sorted(path.name for path in recipe.parent.iterdir()) == ["in", "recipe.yaml"]
+
+
+def test_one_identity_twice_names_both_places(recipe, records):
+    add_lines(recipe, {"text": "a", "id": "x", "source": "s"}, {"text": "b", "id": "x", "source": "s"})
+    number = len(records[::2])
+    with pytest.raises(DataError, match=rf"in/a\.jsonl:{number + 1} and in/a\.jsonl:{number + 2}: two records"):
+        run(recipe)
+    assert not (recipe.parent / "out").exists()
+
+
+def test_absent_tags_take_the_entrys_defaults(recipe):
+    (recipe.parent / "in" / "mine.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"text": "with a mark"}\n{"text": "a number", "id": 7, "url": "u", "quality_score": 1}'
+    )
+    dataset = Dataset.open(str(run(recipe).output))
+    table = dataset.documents
+    for original_id, url, text in ((None, None, "with a mark"), ("7", "u", "a number")):
+        number = table.find(document_id("mine", original_id=original_id, url=url, text=text))
+        assert number is not None
+        assert (table.source[number], table.lang[number], table.category[number]) == ("mine", "und", "unknown")
+        assert table.licence(number) == "MIT"
+        assert table.origin(number) == (url or "")
+    assert table.quality_score[number] == 1.0
+
+
+def test_compressed_inputs_read_the_same(recipe):
+    plain = Dataset.open(str(run(recipe).output))
+    folder = recipe.parent / "in"
+    a, b = folder / "a.jsonl", folder / "b.jsonl"
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(a.read_bytes()))
+    (folder / "b.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(b.read_bytes()))
+    a.unlink()
+    b.unlink()
+    recipe.write_text(recipe.read_text().replace("in/*.jsonl", "in/*"))
+    packed = Dataset.open(str(run(recipe, output=recipe.parent / "out2").output))
+    assert [shard.sha256 for shard in packed.manifest.shards] == [shard.sha256 for shard in plain.manifest.shards]
+    file = folder / "b.jsonl.zst"
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(DataError, match="truncated"):
+        run(recipe, output=recipe.parent / "out3")
+
+
+def test_bos_filters_and_a_given_tokenizer(recipe, records):
+    tokenizer = train_tokenizer([record["text"] for record in records], vocab_size=4096, character_coverage=0.98)
+    (recipe.parent / "t.model").write_bytes(tokenizer.model)
+    recipe.write_text(
+        f"output: {recipe.parent / 'out'}\ninputs: [{{files: [in/a.jsonl, in/b.jsonl], licence: MIT}}]\n"
+        "tokenizer: {path: t.model}\nadd_bos: true\nfilters: {min_bytes: 500, max_bytes: 3Ki}\n"
+    )
+    built = run(recipe)
+    dataset = Dataset.open(str(built.output))
+    sizes = [len(record["text"].encode()) for record in records]
+    assert dataset.manifest.rules["filter"].dropped == {
+        "max_bytes": sum(size > 3072 for size in sizes),
+        "min_bytes": sum(size < 500 for size in sizes),
+    }
+    assert len(dataset.documents) == sum(500 <= size <= 3072 for size in sizes)
+    assert dataset.tokenizer_hash == tokenizer.hash
+    assert all(dataset.tokens(number, 0, 1)[0] == dataset.bos_id == 1 for number in range(len(dataset.documents)))
+    assert run(recipe).up_to_date
+    (recipe.parent / "t.model").write_bytes(train_tokenizer([r["text"] for r in records], vocab_size=4200).model)
+    with pytest.raises(DataError, match="--force"):
+        run(recipe)
+
+
+def test_output_that_is_no_dataset_is_left_alone(recipe, capsys):
+    output = recipe.parent / "out"
+    output.mkdir()
+    (output / "precious").write_text("")
+    assert main(["build", str(recipe)]) == 3
+    assert "something else than a dataset" in capsys.readouterr().err
+    assert main(["build", str(recipe), "--force"]) == 3
+    assert (output / "precious").exists()
+    (output / "precious").unlink()
+    assert main(["build", str(recipe)]) == 0
+
+
+def test_second_builder_is_refused(recipe):
+    partial = recipe.parent / ".out.partial"
+    partial.mkdir()
+    with DirectoryLock(partial), pytest.raises(BusyError):
+        run(recipe)
+
+
+def test_show_and_verify(recipe, records, capsys):
+    main(["build", str(recipe), "--json"])
+    built = json.loads(capsys.readouterr().out)
+    output = recipe.parent / "out"
+    assert main(["show", str(output), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == built
+    assert shown["documents"] == len(records)
+    for group in shown["by"].values():
+        assert sum(row["tokens"] for row in group.values()) == shown["tokens"]
+        assert sum(row["bytes"] for row in group.values()) == shown["bytes"]
+    assert shown["by"]["category"]["book_zh"]["documents"] == 12
+    assert main(["show", str(output)]) == 0
+    text = capsys.readouterr().out
+    assert "book_zh" in text
+    assert f"rule read: kept {len(records)}" in text
+    assert main(["verify", str(output)]) == 0
+    assert "sound" in capsys.readouterr().out
+    shard = output / "shards" / "00000.bin"
+    data = bytearray(shard.read_bytes())
+    data[1000] ^= 4
+    shard.write_bytes(data)
+    assert main(["verify", str(output)]) == 3
+    told = capsys.readouterr().err
+    assert "00000.bin" in told
+    assert told.count("\n") == 1
+    assert main(["verify", str(recipe.parent / "none")]) == 3

@@ -1,0 +1,100 @@
+import pytest
+
+from maxtrain.core.errors import UserError
+from maxtrain.corpus.__main__ import main
+from maxtrain.corpus.recipe import find_inputs, load_recipe
+
+GOOD = """\
+output: out
+inputs:
+  - files: in/**/*.jsonl
+    licence: MIT
+tokenizer:
+  train: {vocab_size: 8Ki}
+splits: {heldout: 0.05}
+"""
+
+
+def refuse(tmp_path, text, *words):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        load_recipe(path)
+    for word in words:
+        assert word in str(error.value)
+    return str(error.value)
+
+
+def test_defaults_and_human_sizes(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD)
+    recipe = load_recipe(path)
+    assert recipe.tokenizer.train is not None
+    assert recipe.tokenizer.train.vocab_size == 8192
+    assert recipe.shard_tokens == 2**27
+    assert not recipe.add_bos
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("splits:", "split:", ["split", "unknown key", "did you mean splits?", "r.yaml:7"]),
+        ("    licence: MIT\n", "", ["inputs.0.licence", "required and missing"]),
+        ("licence: MIT", "license: MIT", ["inputs.0.license", "did you mean licence?", "inputs.0.licence"]),
+        ("{vocab_size: 8Ki}", "{vocab_size: many}", ["tokenizer.train.vocab_size = many", "count such as"]),
+        ("{vocab_size: 8Ki}", "{vocab_sise: 8Ki}", ["tokenizer.train.vocab_sise", "did you mean vocab_size?"]),
+        ("  train: {vocab_size: 8Ki}", "  path: t\n  train: {vocab_size: 8Ki}", ["exactly one of path and train"]),
+        ("heldout: 0.05", "train: 0.05", ["splits.train", "delete it"]),
+        ("heldout: 0.05", "heldout: 1", ["less than 1"]),
+        ("heldout: 0.05", "heldout: 1.5", ["splits.heldout = 1.5", "less than or equal to 1"]),
+        ("heldout: 0.05", "heldout: 0.05, heldout: 0.1", ["duplicate key"]),
+        ("files: in/**/*.jsonl", "files: 3", ["inputs.0.files = 3"]),
+        ("files: in/**/*.jsonl", "files: []", ["inputs.0.files"]),
+        ("output: out\n", "", ["output", "required and missing"]),
+    ],
+)
+def test_mistakes_are_named_with_their_cure(tmp_path, old, new, words):
+    assert old in GOOD
+    refuse(tmp_path, GOOD.replace(old, new), *words)
+
+
+def test_all_mistakes_at_once(tmp_path):
+    text = GOOD.replace("splits:", "split:").replace("8Ki", "-1").replace("output: out\n", "")
+    refuse(tmp_path, text, "3 violations", "split", "vocab_size", "output")
+
+
+def test_missing_or_unreadable_recipe(tmp_path, capsys):
+    assert main(["build", str(tmp_path / "none.yaml")]) == 2
+    (tmp_path / "r.yaml").write_bytes(b"\xff")
+    assert main(["build", str(tmp_path / "r.yaml")]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_inputs_are_found_relative_to_the_recipe_in_order(tmp_path):
+    for name in ("in/b.jsonl", "in/a.jsonl", "in/deep/c.jsonl", "side/d.jsonl.zst"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    path = folder / "r.yaml"
+    path.write_text(GOOD.replace("in/**/*.jsonl", "[../in/**/*.jsonl, ../side/*]"))
+    found = find_inputs(load_recipe(path), folder)
+    assert [name for name, _, _ in found] == [
+        "../in/a.jsonl", "../in/b.jsonl", "../in/deep/c.jsonl", "../side/d.jsonl.zst"
+    ]  # fmt: skip
+    path.write_text(GOOD.replace("in/**/*.jsonl", str(tmp_path / "in" / "*.jsonl")))
+    assert [file.name for _, file, _ in find_inputs(load_recipe(path), folder)] == ["a.jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [("none/*.jsonl", "no such file"), ("[a.jsonl, '*.jsonl']", "named twice"), ("a.csv", "is none of .jsonl")],
+)
+def test_inputs_that_cannot_be_used(tmp_path, files, message):
+    (tmp_path / "a.jsonl").write_text("")
+    (tmp_path / "a.csv").write_text("")
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD.replace("in/**/*.jsonl", files))
+    with pytest.raises(UserError, match=message):
+        find_inputs(load_recipe(path), tmp_path)
