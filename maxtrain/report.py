@@ -70,7 +70,11 @@ def write_report(run_directory: Path, output: Path | None = None) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Write the report and print the paths.
+
+    Returns:
+        The exit code.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m maxtrain.report",
         description="Write report.html and loss.png from a run directory.",
@@ -81,16 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write to (default: RUN)")
     parser.add_argument("--json", action="store_true", help="print the paths as JSON")
     options = parser.parse_args(arguments)
-
-    def command() -> None:
-        page, picture = write_report(options.run, options.output)
-        if options.json:
-            print(json.dumps({"report": str(page), "picture": str(picture)}))
-        else:
-            print(f"report: {page}\nloss curve: {picture}")
-
-    return run_command(command)
+    page, picture = write_report(options.run, options.output)
+    if options.json:
+        print(json.dumps({"report": str(page), "picture": str(picture)}))
+    else:
+        print(f"report: {page}\nloss curve: {picture}")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maxtrain.core.errors import DataError, UserError
+from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.monitor.canvas import smooth, thin
 from maxtrain.monitor.charts import draw_loss_picture
 from maxtrain.monitor.events import EventLog
@@ -330,9 +330,7 @@ def test_running_mean_neither_lags_nor_bends_a_line_and_bridges_gaps():
 class TestCommandLine:
     def test_prints_the_paths_and_needs_no_jax(self, tmp_path):
         run = make_run(tmp_path / "run", 3)
-        code = (
-            "import sys; sys.modules['jax'] = None; import maxtrain.report as r; raise SystemExit(r.main(sys.argv[1:]))"
-        )
+        code = "import sys; sys.modules['jax'] = None; import maxtrain.report as r; raise SystemExit(r.run_command(r.main))"
         arguments = [str(run), "--output", str(tmp_path / "out"), "--json"]
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
@@ -353,7 +351,7 @@ class TestCommandLine:
         elif kind == "file as output":
             (tmp_path / "file").touch()
             arguments = [str(make_run(tmp_path / "run", 2, extras=False)), "--output", str(tmp_path / "file")]
-        assert main(arguments) == 2
+        assert run_command(lambda: main(arguments)) == 2
         out, err = capsys.readouterr()
         assert out == ""
         assert re.fullmatch(r"error: [^\n]+\n", err)
