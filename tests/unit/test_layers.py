@@ -124,6 +124,11 @@ def test_a_wrong_import_is_found(relative: str, source: str, fault: str) -> None
         assert any("inside a function" in found for found in faults_of(relative, late))
 
 
+@pytest.mark.parametrize(("relative", "name"), LATE, ids=str)
+def test_every_excuse_is_still_needed(relative: str, name: str) -> None:
+    assert name in names_imported(ast.parse((PACKAGE / relative).read_text(encoding="utf-8")), relative)
+
+
 def test_what_points_downward_is_allowed() -> None:
     assert (
         faults_of("train/loop.py", "import jax\nfrom maxtrain.config import Config\nfrom maxtrain.train import step")
