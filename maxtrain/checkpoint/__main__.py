@@ -133,7 +133,7 @@ def _show(directory: Path, step: int | None, as_json: bool) -> ExitCode:
     print(f"{info.path.name}: verified, {'healthy' if info.healthy else 'NOT HEALTHY'} {info.reason}".rstrip())
     print(f"  arrays: {len(manifest['leaves'])} of {_size(manifest['num_bytes'])}; on disk {_size(info.num_bytes)}")
     for key, value in manifest["record"].items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) and value.isprintable() else json.dumps(value, ensure_ascii=False)
         print(f"  {key}: {text if len(text) <= 100 else text[:97] + '...'}")
     return ExitCode.OK
 

@@ -120,7 +120,8 @@ class CheckpointStore:
         """
         started = time.monotonic()
         self.wait()
-        json.dumps(record)
+        # A snapshot, as the caller may change its record while the save is on its way.
+        record = json.loads(json.dumps(record))
         leaves = checked_leaves(state)
         digests = start_digest(leaves)
         if self._on_main(lambda: self._prepare(step, digests)) == "unchanged":

@@ -19,7 +19,7 @@ def _damage(run: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"7", b"8", 1))
 
 
-def test_list_is_a_table_and_tells_why(run: Path, capsys):
+def test_list_is_a_table_and_tells_why(run, capsys):
     _damage(run)
     append_health(run / "checkpoints", 2, False, "loss spike")
     assert main(["list", str(run)]) == 0
@@ -33,7 +33,7 @@ def test_list_is_a_table_and_tells_why(run: Path, capsys):
     assert [step["verified"] for step in json.loads(capsys.readouterr().out)] == [True, True]
 
 
-def test_verify_exits_by_what_it_finds(run: Path, capsys):
+def test_verify_exits_by_what_it_finds(run, capsys):
     assert main(["verify", str(run)]) == 0
     _damage(run)
     assert main(["verify", str(run)]) == 4
@@ -43,7 +43,7 @@ def test_verify_exits_by_what_it_finds(run: Path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].endswith("there is no step 9; there are: 2, 3")
 
 
-def test_show_is_the_newest_verified_step_or_the_one_asked_for(run: Path, capsys):
+def test_show_is_the_newest_verified_step_or_the_one_asked_for(run, capsys):
     assert main(["show", str(run)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("step_00000003: verified, healthy")
@@ -58,7 +58,7 @@ def test_show_is_the_newest_verified_step_or_the_one_asked_for(run: Path, capsys
     assert "another SHA-256" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys):
+def test_mistakes_are_one_line(tmp_path, capsys):
     assert main(["list", str(tmp_path)]) == 2
     (tmp_path / "checkpoints").mkdir()
     assert main(["list", str(tmp_path)]) == 0

@@ -38,7 +38,7 @@ def _flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_committed_step_lists_every_file_and_verifies(copy: Path):
+def test_a_committed_step_lists_every_file_and_verifies(copy):
     step = copy / "step_00000003"
     commit = verify_step(step)
     names = {path.relative_to(step).as_posix() for path in _files(step)}
@@ -47,7 +47,7 @@ def test_a_committed_step_lists_every_file_and_verifies(copy: Path):
     assert commit.num_bytes == sum(path.stat().st_size for path in _files(step)) - (step / "commit.json").stat().st_size
 
 
-def test_one_flipped_bit_in_any_file_is_noticed_and_named(copy: Path):
+def test_one_flipped_bit_in_any_file_is_noticed_and_named(copy):
     step = copy / "step_00000003"
     for path in _files(step):
         data = path.read_bytes()
@@ -61,7 +61,7 @@ def test_one_flipped_bit_in_any_file_is_noticed_and_named(copy: Path):
     verify_step(step)
 
 
-def test_every_flipped_bit_of_the_commit_record_is_noticed(tmp_path: Path):
+def test_every_flipped_bit_of_the_commit_record_is_noticed(tmp_path):
     step = tmp_path / "step_00000001"
     step.mkdir()
     (step / "data").write_bytes(b"words")
@@ -78,7 +78,7 @@ def test_every_flipped_bit_of_the_commit_record_is_noticed(tmp_path: Path):
     assert parse_commit(data, step.name) == read_commit(step)
 
 
-def test_each_file_truncated_emptied_or_missing_is_noticed(copy: Path):
+def test_each_file_truncated_emptied_or_missing_is_noticed(copy):
     step = copy / "step_00000003"
     for path in _files(step):
         data = path.read_bytes()
@@ -96,14 +96,14 @@ def test_each_file_truncated_emptied_or_missing_is_noticed(copy: Path):
     assert all(info.verified for info in list_steps(copy))
 
 
-def test_a_step_under_another_name_is_refused(copy: Path):
+def test_a_step_under_another_name_is_refused(copy):
     shutil.copytree(copy / "step_00000003", copy / "step_00000009")
     assert [info.verified for info in list_steps(copy)] == [True, True, False]
     with pytest.raises(CheckpointError, match="belongs to step_00000003"):
         verify_step(copy / "step_00000009")
 
 
-def test_another_format_is_named(copy: Path):
+def test_another_format_is_named(copy):
     step = copy / "step_00000003"
     record = json.loads((step / "commit.json").read_bytes())
     del record["checksum"]
@@ -114,7 +114,7 @@ def test_another_format_is_named(copy: Path):
         verify_step(step)
 
 
-def test_files_that_change_while_being_committed_are_refused(tmp_path: Path):
+def test_files_that_change_while_being_committed_are_refused(tmp_path):
     step = tmp_path / "step_00000001"
     step.mkdir()
     (step / "data").write_bytes(b"words")
@@ -125,7 +125,7 @@ def test_files_that_change_while_being_committed_are_refused(tmp_path: Path):
     assert not (step / "commit.json").exists()
 
 
-def test_processes_can_share_the_hashing(copy: Path):
+def test_processes_can_share_the_hashing(copy):
     step = copy / "step_00000003"
     victim = step / read_commit(step).files[1].path
     _flip(victim, 5)
@@ -134,7 +134,7 @@ def test_processes_can_share_the_hashing(copy: Path):
         verify_step(step, share=(1, 2))
 
 
-def test_the_manifest_tells_of_the_state_without_arrays(copy: Path):
+def test_the_manifest_tells_of_the_state_without_arrays(copy):
     manifest = read_manifest(copy / "step_00000003")
     assert manifest["record"] == {"step": 3, "seed": 7, "fingerprint": {"manifest": "ab"}}
     leaves = {leaf["path"]: leaf for leaf in manifest["leaves"]}
@@ -145,7 +145,7 @@ def test_the_manifest_tells_of_the_state_without_arrays(copy: Path):
     assert len(leaves["step"]["digest"]) == 16
 
 
-def test_what_was_never_committed_is_not_a_step(copy: Path):
+def test_what_was_never_committed_is_not_a_step(copy):
     (copy / "step_00000004.partial" / "state").mkdir(parents=True)
     (copy / "step_00000001.removed").mkdir()
     (copy / "step_5").mkdir()
@@ -154,14 +154,14 @@ def test_what_was_never_committed_is_not_a_step(copy: Path):
     assert list_steps(copy / "absent") == []
 
 
-def test_a_step_without_a_record_is_listed_with_its_reason(copy: Path):
+def test_a_step_without_a_record_is_listed_with_its_reason(copy):
     (copy / "step_00000003" / "commit.json").unlink()
     info = list_steps(copy)[1]
     assert (info.step, info.verified, info.healthy, info.record) == (3, False, None, None)
     assert "its save never finished" in info.reason
 
 
-def test_the_last_verdict_counts_and_a_torn_line_does_not(copy: Path):
+def test_the_last_verdict_counts_and_a_torn_line_does_not(copy):
     assert [info.healthy for info in list_steps(copy)] == [True, True]
     append_health(copy, 3, False, "loss spike")
     append_health(copy, 2, False, "doubt")
@@ -174,7 +174,7 @@ def test_the_last_verdict_counts_and_a_torn_line_does_not(copy: Path):
     assert read_health(copy)[2].reason == "after the torn line"
 
 
-def test_a_commit_is_remembered_after_its_directory_is_gone(copy: Path, tmp_path: Path):
+def test_a_commit_is_remembered_after_its_directory_is_gone(copy, tmp_path):
     shutil.rmtree(copy / "step_00000002")
     shutil.rmtree(copy / "step_00000003")
     assert was_ever_committed(copy)
@@ -185,13 +185,13 @@ def test_a_commit_is_remembered_after_its_directory_is_gone(copy: Path, tmp_path
     assert not was_ever_committed(tmp_path / "absent")
 
 
-def test_checkpoints_are_found_from_the_run_or_themselves(copy: Path, tmp_path: Path):
+def test_checkpoints_are_found_from_the_run_or_themselves(copy, tmp_path):
     assert find_checkpoints(tmp_path) == find_checkpoints(copy) == copy
     with pytest.raises(UserError, match="holds no checkpoints"):
         find_checkpoints(tmp_path / "elsewhere")
 
 
-def test_judging_steps_needs_no_jax(copy: Path):
+def test_judging_steps_needs_no_jax(copy):
     code = (
         "import sys; from pathlib import Path; from maxtrain.checkpoint import list_steps, verify_step\n"
         "from maxtrain.checkpoint.__main__ import main\n"

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from maxtrain.checkpoint import leaf_digest
 from maxtrain.checkpoint.digest import finish_digest, start_digest
 
 
-def _one(array) -> str:
+def _one(array: Any) -> str:
     return leaf_digest({"x": jnp.asarray(array)})["x"]
 
 

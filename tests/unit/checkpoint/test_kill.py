@@ -54,14 +54,12 @@ def _run(directory: Path, point: str, delay: float | None) -> None:
     ("point", "delay", "newest"),
     [
         ("finish_write", None, 1),
-        ("write_commit", None, 1),
         ("append_health", None, 1),
         ("fsync_directory", None, 2),
-        ("any", 0.11, None),
-        ("any", 0.47, None),
+        ("any", 0.31, None),
     ],
 )
-def test_a_killed_save_leaves_the_step_before(directory: Path, kit, point, delay, newest):
+def test_a_killed_save_leaves_the_step_before(directory, kit, point, delay, newest):
     _run(directory, point, delay)
     verified = [info for info in list_steps(directory) if info.verified]
     assert verified
@@ -70,7 +68,9 @@ def test_a_killed_save_leaves_the_step_before(directory: Path, kit, point, delay
     with CheckpointStore(directory, keep=9) as store:
         one = kit.abstract(kit.mesh(1, 1))["step"].sharding
         abstract = {"w": jax.ShapeDtypeStruct((300_000,), np.float32, sharding=one)}
-        step, restored, record = store.restore(abstract)
+        found = store.restore(abstract)
+        assert found is not None
+        step, restored, record = found
         assert step == record["step"] == verified[-1].step
         expected = np.arange(300_000, dtype=np.float32) + (step if step > 1 else 0)
         np.testing.assert_array_equal(restored["w"], expected)

@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -93,7 +92,7 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-def test_two_processes_commit_together_and_fail_together(directory: Path, tmp_path: Path, kit):
+def test_two_processes_commit_together_and_fail_together(directory, tmp_path, kit):
     port = str(_free_port())
     directory.parent.mkdir()
     children = [

@@ -38,25 +38,25 @@ def steps(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_newest_steps_stay(steps: Path):
+def test_the_newest_steps_stay(steps):
     assert apply_retention(steps, committed=4, keep=2, keep_every=None) == [0, 1, 2]
     assert list(step_directories(steps)) == [3, 4]
     assert apply_retention(steps, committed=4, keep=2, keep_every=None) == []
 
 
-def test_a_damaged_step_is_neither_counted_nor_removed(steps: Path):
+def test_a_damaged_step_is_neither_counted_nor_removed(steps):
     (steps / "step_00000003" / "data").unlink()
     assert apply_retention(steps, committed=4, keep=2, keep_every=None) == [0, 1]
     assert list(step_directories(steps)) == [2, 3, 4]
 
 
-def test_the_newest_healthy_step_stays_behind_unhealthy_ones(steps: Path):
+def test_the_newest_healthy_step_stays_behind_unhealthy_ones(steps):
     for step in (2, 3, 4):
         append_health(steps, step, False, "spike")
     assert apply_retention(steps, committed=4, keep=1, keep_every=None) == [0, 2, 3]
 
 
-def test_a_healthy_step_of_rotten_content_does_not_stand_in_for_a_good_one(steps: Path):
+def test_a_healthy_step_of_rotten_content_does_not_stand_in_for_a_good_one(steps):
     for step in (3, 4):
         append_health(steps, step, False, "spike")
     (steps / "step_00000002" / "data").write_bytes(b"\xff" * 9)
@@ -64,7 +64,7 @@ def test_a_healthy_step_of_rotten_content_does_not_stand_in_for_a_good_one(steps
     assert list(step_directories(steps)) == [1, 2, 4]
 
 
-def test_a_removal_leaves_nothing_under_the_name_of_a_step(steps: Path, monkeypatch):
+def test_a_removal_leaves_nothing_under_the_name_of_a_step(steps, monkeypatch):
     def killed(path: Path) -> None:
         raise KeyboardInterrupt
 
@@ -77,7 +77,7 @@ def test_a_removal_leaves_nothing_under_the_name_of_a_step(steps: Path, monkeypa
     assert [path.name for path in steps.glob("step_00000000*")] == []
 
 
-def test_the_quarantine_keeps_committed_steps_and_one_unfinished_save(steps: Path, events):
+def test_the_quarantine_keeps_committed_steps_and_one_unfinished_save(steps, events):
     assert move_aside(steps / "step_00000001", "one").name == "step_00000001"
     (steps / "step_00000002").rename(steps / "step_00000001")
     assert move_aside(steps / "step_00000001", "two").name == "step_00000001.1"
