@@ -1,4 +1,4 @@
-"""From a dataset and a mixture to the global batches of a run."""
+"""From a dataset and a mixture to the global batches of a run; `maxtrain.loader.prefetch` prepares them ahead."""
 
 from maxtrain.loader.assemble import Batch
 from maxtrain.loader.fingerprint import Fingerprint, compare_fingerprints

@@ -5,11 +5,11 @@ from typing import Self
 
 import numpy as np
 
-from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import Config, DomainConfig
 from maxtrain.core.errors import DataError, UserError
 from maxtrain.dataset import Dataset
 from maxtrain.loader.assemble import Batch, assemble
+from maxtrain.loader.loader import Loader
 from maxtrain.loader.stream import DomainStream, Pieces
 
 
@@ -74,31 +74,35 @@ class HeldOut:
         self._domain = np.concatenate(domain_of_row)
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Held-out rows as a config asks for: every domain of every stage, with the filter of its first stage.
+    def from_config(cls, config: Config, loader: Loader) -> Self:
+        """Held-out rows as a config asks for; domains are the loader's, with the filters of their first stages.
+
+        Args:
+            config: the run's config.
+            loader: the run's loader, whose first dataset is taken where evaluation names none.
 
         Raises:
-            DataError: the dataset is missing or damaged, or has another tokenizer than the model takes.
-            UserError: as for the constructor.
+            DataError: evaluation.dataset is missing or damaged, or has another tokenizer than the training data.
+            UserError: as for the constructor, or the run reads no dataset.
         """
-        data, evaluation = config.data, config.evaluation
-        stages = plan_batches(config).stages
-        trained = [stage.dataset for stage in stages if stage.dataset]
-        location = evaluation.dataset or data.dataset or next(iter(trained), None)
-        if location is None:
-            raise UserError("evaluation.dataset: needed where data.source is synthetic; set it, or evaluation.every: 0")
-        # What the run trains on has been verified as data.verify says.
-        dataset = Dataset.open(location, verify="size" if location in trained else data.verify)
-        if dataset.vocab_size > config.model.vocab_size:
-            raise DataError(
-                f"model.vocab_size: {config.model.vocab_size} is below the {dataset.vocab_size} ids of the tokenizer "
-                f"of {location}; raise it to at least {dataset.vocab_size}"
-            )
+        if not loader.stages:
+            raise UserError("evaluation.every: a run on synthetic data has no held-out documents; set it to 0")
+        dataset = loader.stages[0].dataset
+        location = config.evaluation.dataset
+        if location is not None and location != dataset.location:
+            tokenizer_hash = dataset.tokenizer_hash
+            dataset = Dataset.open(location, verify=config.data.verify)
+            if dataset.tokenizer_hash != tokenizer_hash:
+                raise DataError(
+                    f"evaluation.dataset: {location} has another tokenizer ({dataset.tokenizer_hash[:12]}) than the "
+                    f"training data ({tokenizer_hash[:12]}); build both with one tokenizer"
+                )
         mixture: dict[str, DomainConfig] = {}
-        for stage in stages:
-            for name, domain in stage.mixture.items():
-                mixture.setdefault(name, domain)
-        return cls(dataset, mixture, evaluation.split, data.sequence_length, evaluation.max_tokens)
+        for resolved in loader.stages:
+            for domain in resolved.domains:
+                mixture.setdefault(domain.name, domain.config)
+        evaluation = config.evaluation
+        return cls(dataset, mixture, evaluation.split, config.data.sequence_length, evaluation.max_tokens)
 
     def rows(self, first: int, end: int) -> Batch:
         """Rows [first, end): fields as in a batch of the loader."""

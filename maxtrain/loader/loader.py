@@ -1,6 +1,5 @@
 """The rows of a run: any row, batch or stretch of steps as a pure function of the config, the data and the seed."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,22 +141,6 @@ class Loader:
         rows = self.plan.rows_of(step)
         positions = np.arange(len(rows)) if select is None else np.asarray(select)
         return self.rows(rows.start + positions)
-
-    def iterate(
-        self, first_step: int, select: Callable[[int], np.ndarray] | None = None
-    ) -> Iterator[tuple[int, Batch]]:
-        """Steps and their batches to the end of the run, each equal to `batch(step)`, prepared ahead by threads.
-
-        Args:
-            first_step: step to begin with.
-            select: from the rows of a batch to the positions inside it that are wanted; None for all.
-        """
-        from maxtrain.loader.prefetch import prefetch_items  # Grain imports JAX, which inspection does without
-
-        def fetch(step: int) -> Batch:
-            return self.batch(step, select(len(self.plan.rows_of(step))) if select else None)
-
-        return prefetch_items(fetch, first=first_step, end=self.plan.num_steps, num_ahead=self._data.prefetch)
 
     def trace(self, row: int) -> list[Piece]:
         """Documents of one row of the run, left to right; empty for the synthetic source."""

@@ -126,8 +126,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     start = time.process_time()
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    heldout = HeldOut.from_config(config)
-    vocab_size = loader.stages[0].dataset.vocab_size if loader.stages else config.model.vocab_size
+    heldout = HeldOut.from_config(config, loader)
+    vocab_size = loader.stages[0].dataset.vocab_size
     consumed = events_of(loader.batch(step) for step in tqdm(range(steps), "counting", unit="step", leave=False))
     scored = events_of(heldout.batches(_BATCH_ROWS))
     nats = Trigram(consumed, vocab_size).nats(scored)

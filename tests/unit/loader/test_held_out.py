@@ -3,9 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import DataError, UserError
-from maxtrain.loader import HeldOut
+from maxtrain.loader import HeldOut, Loader
 
 
 @pytest.fixture
@@ -76,8 +77,11 @@ BASE: dict[str, Any] = {
 }
 
 
-def config_of(**sections):
-    return Config.model_validate({**BASE, **sections})
+def from_config(**sections):
+    config = Config.model_validate({**BASE, **sections})
+    plan = plan_batches(config)
+    loader = Loader(plan, data=config.data, seed=0, vocab_size=config.model.vocab_size)
+    return HeldOut.from_config(config, loader), loader
 
 
 def test_from_config_takes_the_domains_of_all_stages(dataset):
@@ -85,19 +89,25 @@ def test_from_config_takes_the_domains_of_all_stages(dataset):
         domains = {domain: {"weight": 1.0, "filter": {"source": source}} for domain, source in mixture.items()}
         return {"name": name, "tokens": 64, "mixture": domains}
 
-    data = {"dataset": dataset.location, "sequence_length": 16}
-    config = config_of(data={**data, "stages": [stage("one", first="a"), stage("two", second="b", first="b")]})
-    heldout = HeldOut.from_config(config)
-    assert heldout.domains == ("first", "second")
+    stages = [stage("one", first="a"), stage("two", second="a", first="b")]
+    heldout, loader = from_config(data={"dataset": dataset.location, "sequence_length": 16, "stages": stages})
+    assert heldout.domains == loader.domains == ("first", "second")
     assert {dataset.documents.source[document] for document in heldout.documents_of("first")} == {"a"}
 
 
-def test_from_config_refuses_what_does_not_fit(dataset):
-    small = {**BASE["model"], "vocab_size": 999}
+def test_from_config_takes_another_dataset_with_the_same_tokenizer_only(dataset, make_dataset):
     data = {"dataset": dataset.location, "sequence_length": 16}
-    with pytest.raises(DataError, match=r"model\.vocab_size: 999 is below the 1000 ids"):
-        HeldOut.from_config(config_of(data=data, model=small))
-    with pytest.raises(UserError, match=r"evaluation\.dataset: needed where data\.source is synthetic"):
-        HeldOut.from_config(config_of(data={"source": "synthetic", "sequence_length": 16}))
+    docs = [{"length": 20, "split": "heldout"}] * 3
+    same, other = make_dataset(docs), make_dataset(docs, model=b"another model")
+    evaluation = {"every": 1, "max_tokens": 1000}
+    heldout, _ = from_config(data=data, evaluation={**evaluation, "dataset": same.location})
+    assert heldout.targets_of("all") == 57
+    with pytest.raises(DataError, match=r"evaluation\.dataset: .*dataset3 has another tokenizer"):
+        from_config(data=data, evaluation={**evaluation, "dataset": other.location})
     with pytest.raises(DataError, match="no dataset here"):
-        HeldOut.from_config(config_of(data=data, evaluation={"every": 1, "dataset": f"{dataset.location}-absent"}))
+        from_config(data=data, evaluation={**evaluation, "dataset": f"{same.location}-absent"})
+
+
+def test_synthetic_data_has_nothing_held_out():
+    with pytest.raises(UserError, match=r"evaluation\.every: a run on synthetic data"):
+        from_config(data={"source": "synthetic", "sequence_length": 16})

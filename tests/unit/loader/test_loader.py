@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maxtrain.core.errors import DataError, UserError
-from maxtrain.loader import compare_fingerprints
+from maxtrain.loader import Batch, Loader, compare_fingerprints
+from maxtrain.loader.prefetch import prefetch_items
 
 FIELDS = ("tokens", "targets", "weights", "segment_ids", "positions")
 
@@ -142,10 +143,12 @@ def test_processes_together_read_the_global_batch(make_dataset, make_loader, dom
     for process in range(num_processes):
         own = make_loader(stages)
 
-        def select(batch_rows: int, process: int = process) -> np.ndarray:
-            return np.arange(process * batch_rows // num_processes, (process + 1) * batch_rows // num_processes)
+        def fetch(step: int, own: Loader = own, process: int = process) -> Batch:
+            rows = len(own.plan.rows_of(step))
+            share = np.arange(process * rows // num_processes, (process + 1) * rows // num_processes)
+            return own.batch(step, share)
 
-        parts.append(list(own.iterate(0, select)))
+        parts.append(list(prefetch_items(fetch, first=0, end=8, num_ahead=2)))
     for step in range(8):
         expected = whole.batch(step)
         joined = {name: np.concatenate([part[step][1][name] for part in parts]) for name in expected}
@@ -171,9 +174,9 @@ def test_resuming_with_other_process_counts_continues_the_same_rows(make_dataset
 
 
 @pytest.mark.parametrize("first_step", [0, 5, 9, 10])
-def test_iterate_equals_batch(make_dataset, make_loader, domain, first_step):
-    loader = make_loader((make_dataset(mixed_docs()), {"all": domain()}, 16, [(4, 2), (6, 4)]), prefetch=3)
-    steps = list(loader.iterate(first_step))
+def test_prefetched_equals_batch(make_dataset, make_loader, domain, first_step):
+    loader = make_loader((make_dataset(mixed_docs()), {"all": domain()}, 16, [(4, 2), (6, 4)]))
+    steps = list(prefetch_items(loader.batch, first=first_step, end=10, num_ahead=3))
     assert [step for step, _ in steps] == list(range(first_step, 10))
     for step, batch in steps:
         expected = loader.batch(step)

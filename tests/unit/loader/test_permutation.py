@@ -38,6 +38,13 @@ def test_a_value_depends_on_neither_its_company_nor_the_machine():
 PINNED = [1, 3, 6, 2, 8, 0, 9, 7, 5, 4]
 
 
+def test_tabulated_values_are_those_of_the_walk(monkeypatch):
+    size = 5000
+    tabulated = KeyedBijection(size, "key")(np.arange(size))
+    monkeypatch.setattr("maxtrain.loader.permutation._TABULATED", 0)
+    assert np.array_equal(KeyedBijection(size, "key")(np.arange(size)), tabulated)
+
+
 def test_every_order_of_a_small_set_occurs():
     orders = {tuple(KeyedBijection(4, f"{key}")(np.arange(4)).tolist()) for key in range(400)}
     assert orders == set(itertools.permutations(range(4)))
