@@ -27,7 +27,7 @@ class BestFitOrder:
         self.stream = stream
         self.key = f"{BEST_FIT_VERSION}/{sequence_length}/{stream.key}"
         index = cached_arrays("packing", hash_json(self.key), lambda: build_index(stream, sequence_length))
-        self.index_sha256 = index.sha256
+        self.index_sha256: str | None = index.sha256
         self._first_piece = index.arrays["first_piece"]
         self._document, self._start, self._stop = (index.arrays[name] for name in ("document", "start", "stop"))
         self.rows_per_epoch = len(self._first_piece) - 1

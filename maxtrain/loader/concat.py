@@ -17,6 +17,7 @@ class ConcatOrder:
 
     def __init__(self, stream: DomainStream, *, seed: int, block_tokens: int, sequence_length: int) -> None:
         self.stream = stream
+        self.index_sha256: str | None = None
         self.key = f"concat/{block_tokens}/{stream.key}"
         self._seed = seed
         self._block_tokens = block_tokens

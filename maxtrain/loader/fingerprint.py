@@ -32,7 +32,7 @@ def dataset_fingerprint(plan: BatchPlan, data: DataConfig, seed: int, stages: tu
                         "units": domain.units,
                         "filter": domain.order.stream.filter,
                         "packing": domain.config.packing,
-                        "packing_hash": getattr(domain.order, "index_sha256", None),
+                        "packing_hash": domain.order.index_sha256,
                     }
                     for domain in resolved.domains
                 ],

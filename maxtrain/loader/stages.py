@@ -12,7 +12,7 @@ from maxtrain.dataset import Dataset
 from maxtrain.loader.best_fit import BestFitOrder
 from maxtrain.loader.concat import ConcatOrder
 from maxtrain.loader.schedule import Schedule, round_weights
-from maxtrain.loader.stream import DomainStream, Pieces
+from maxtrain.loader.stream import DomainStream, Pieces, canonical_filter, hash_json
 
 
 class OpenDataset(Protocol):
@@ -28,6 +28,8 @@ class RowOrder(Protocol):
     stream: DomainStream
     key: str
     """Names stream, packing and versions: orders with one key share a cursor."""
+    index_sha256: str | None
+    """Hash of the packed index; None where packing needs none."""
     rows_per_epoch: int
     padding_per_epoch: int
     """Padding tokens in an epoch."""
@@ -93,7 +95,7 @@ def resolve_stages(
     names = domain_names(plan)
     block_tokens = block_tokens_of(plan, data)
     datasets = _open_datasets(plan, data, vocab_size, open_dataset)
-    orders: dict[tuple[str, int], RowOrder] = {}
+    orders: dict[str, RowOrder] = {}
     cursors: dict[str, int] = {}
     resolved = []
     for stage in plan.stages:
@@ -103,10 +105,14 @@ def resolve_stages(
         counts = schedule.counts(stage.num_rows)
         domains: list[StageDomain] = []
         for place, (name, config) in enumerate(stage.mixture.items()):
-            stream = DomainStream.select(dataset, config.filter, name)
-            _refuse_twin(domains, stream, name, stage.name)
-            order = _make_order(stream, config, seed, block_tokens, stage.sequence_length)
-            order = orders.setdefault((order.key, stage.sequence_length), order)
+            _refuse_twin(domains, config, name, stage.name)
+            identity = hash_json(
+                [dataset.manifest_hash, canonical_filter(config.filter), config.packing, stage.sequence_length]
+            )
+            if identity not in orders:
+                stream = DomainStream.select(dataset, config.filter, name)
+                orders[identity] = _make_order(stream, config, seed, block_tokens, stage.sequence_length)
+            order = orders[identity]
             is_fresh = order.key not in cursors
             first_row = order.first_row(cursors.get(order.key, 0))
             num_rows = int(counts[place])
@@ -173,9 +179,9 @@ def _make_order(
     return ConcatOrder(stream, seed=seed, block_tokens=block_tokens, sequence_length=sequence_length)
 
 
-def _refuse_twin(domains: list[StageDomain], stream: DomainStream, name: str, stage: str) -> None:
+def _refuse_twin(domains: list[StageDomain], config: DomainConfig, name: str, stage: str) -> None:
     for other in domains:
-        if other.order.stream.key == stream.key:
+        if other.order.stream.filter == canonical_filter(config.filter):
             raise UserError(
                 f"mixture.{name}.filter: the same filter as {other.name!r} in stage {stage!r}, so both would read the "
                 f"same documents; merge them into one domain with the sum of the weights"
