@@ -10,7 +10,7 @@ import zstandard
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
 
-_READ_BYTES = 2**20
+_READ_BYTES = 2**18
 
 
 def iterate_lines(path: str | Path, on_read: Callable[[int], Any] | None = None) -> Iterator[bytes]:

@@ -1,6 +1,1 @@
-"""From text files to a tokenised dataset: recipe, tolerant reading, build."""
-
-from maxtrain.corpus.build import Built, build
-from maxtrain.corpus.recipe import Recipe, load_recipe
-
-__all__ = ["Built", "Recipe", "build", "load_recipe"]
+"""From text files to a tokenised dataset: `recipe`, tolerant reading in `records`, `build`, `summary`."""

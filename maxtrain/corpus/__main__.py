@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maxtrain.core.errors import run_command
-from maxtrain.corpus.build import QUARANTINE, Built, build
-from maxtrain.corpus.recipe import load_recipe
-from maxtrain.corpus.summary import as_text, summarise
-from maxtrain.dataset import Dataset
 
 EPILOG = """\
 examples:
@@ -24,18 +20,19 @@ exit codes: 0 done (or up to date), 1 a file cannot be read or written, 2 wrong 
 """
 
 
+# What the commands need is imported in them, so that --help and a wrong command line answer at once.
 def _build(arguments: argparse.Namespace) -> int:
+    from maxtrain.corpus.build import QUARANTINE, build
+    from maxtrain.corpus.recipe import load_recipe
+    from maxtrain.corpus.summary import summarise
+    from maxtrain.dataset import Dataset
+
     path = Path(arguments.recipe)
     output = Path(arguments.output) if arguments.output else None
     built = build(load_recipe(path), path.parent, output=output, force=arguments.force)
     if arguments.json:
         print(json.dumps(summarise(Dataset.open(str(built.output), verify="none"))))
         return 0
-    _report(built)
-    return 0
-
-
-def _report(built: Built) -> None:
     totals = built.manifest.totals
     state = "up to date" if built.up_to_date else "built"
     print(f"{built.output}: {state}, {totals.documents:,} documents, {totals.tokens:,} tokens, {totals.bytes:,} bytes")
@@ -43,15 +40,21 @@ def _report(built: Built) -> None:
     if dropped:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
         print(f"{sum(dropped.values()):,} lines quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
+    return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from maxtrain.corpus.summary import as_text, summarise
+    from maxtrain.dataset import Dataset
+
     summary = summarise(Dataset.open(arguments.dataset, verify="size"))
     print(json.dumps(summary) if arguments.json else as_text(summary))
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from maxtrain.dataset import Dataset
+
     dataset = Dataset.open(arguments.dataset, verify="full")
     totals = dataset.manifest.totals
     if arguments.json:

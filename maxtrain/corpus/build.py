@@ -34,7 +34,7 @@ from maxtrain.tokenizer import Tokenizer, train_tokenizer
 
 QUARANTINE = "quarantine.jsonl"
 """File of the dataset that tells the place and reason of every line that is no usable record."""
-_BATCH_CHARACTERS = 2**22
+_BATCH_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What is in a dataset, in numbers, for people and programs."""
 
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,15 @@ def as_text(summary: dict[str, Any]) -> str:
     return "\n".join(_lines(summary))
 
 
+def _pad(text: str, width: int) -> str:
+    """Pad to a width on the terminal, where East Asian characters take two columns."""
+    return text + " " * (width - _columns(text))
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     yield f"dataset    {summary['location']}"
     yield f"manifest   {summary['manifest_hash']}"
@@ -54,13 +64,13 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     yield f"shards     {summary['shards']} ({summary['dtype']})"
     yield ""
     groups = {"": {"all": summary}, **summary["by"], "licence": summary["licences"]}
-    width = max(len(name) for group in groups.values() for name in group) + 2
+    width = max(_columns(name) for group in groups.values() for name in group) + 2
     yield f"{'':<{width + 10}}{'documents':>12}{'tokens':>16}{'bytes':>16}{'bytes/token':>13}"
     for tag, group in groups.items():
         for number, (name, row) in enumerate(group.items()):
             ratio = row["bytes"] / row["tokens"] if row["tokens"] else 0.0
             yield (
-                f"{tag if number == 0 else '':<10}{name:<{width}}{row['documents']:>12,}{row['tokens']:>16,}"
+                f"{tag if number == 0 else '':<10}{_pad(name, width)}{row['documents']:>12,}{row['tokens']:>16,}"
                 f"{row['bytes']:>16,}{ratio:>13.2f}"
             )
     yield ""

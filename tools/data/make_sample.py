@@ -80,12 +80,13 @@ def choose(records: list[dict[str, str]], part: Part) -> list[dict[str, str]]:
     Held-out documents come first, until they have their share: so every part has its share held out, even one of a
     few long documents.
     """
-    fitting = [
-        (record, len(record["text"].encode()))
-        for record in sorted(records, key=rank)
+    of_part = [
+        record
+        for record in records
         if record["source"].startswith(part.source) and record["licence"].startswith(part.licence)
     ]
-    fitting = [(record, size) for record, size in fitting if size <= MAX_DOCUMENT_BYTES]
+    sizes = [(record, len(record["text"].encode())) for record in sorted(of_part, key=rank)]
+    fitting = [(record, size) for record, size in sizes if size <= MAX_DOCUMENT_BYTES]
     chosen, total = [], 0
     for record, size in fitting:
         if is_held_out(record) and total < part.num_bytes * sum(SPLITS.values()):

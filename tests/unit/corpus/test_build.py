@@ -9,9 +9,9 @@ import zstandard
 from maxtrain.config.schema import TagFilter
 from maxtrain.core.errors import BusyError, DataError
 from maxtrain.core.files import DirectoryLock
-from maxtrain.corpus import build, load_recipe
 from maxtrain.corpus.__main__ import main
-from maxtrain.corpus.build import split_of
+from maxtrain.corpus.build import build, split_of
+from maxtrain.corpus.recipe import load_recipe
 from maxtrain.dataset import Dataset, document_id
 from maxtrain.tokenizer import Tokenizer, train_tokenizer
 
