@@ -9,7 +9,7 @@ import fcntl
 import functools
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,9 @@ def _open_store(scheme: str, bucket: str, endpoint: str | None, region: str) -> 
         spec |= {"driver": "s3", "aws_region": region, "context": {"s3_request_retries": _RETRIES}}
         if endpoint:
             spec["endpoint"] = endpoint
+        if "AWS_ACCESS_KEY_ID" in os.environ:
+            # The default chain complains on stderr about absent profile files, even when it need not look there.
+            spec["aws_credentials"] = {"type": "environment"}
     else:
         spec |= {"driver": "gcs", "context": {"gcs_request_retries": _RETRIES}}
     return tensorstore.KvStore.open(spec).result()
@@ -222,25 +225,17 @@ def fsync_directory(path: str | Path) -> None:
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a local file whole or not at all: temporary sibling, fsync, rename, fsync of the directory."""
     target = local_path(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
-        Path(temporary).replace(target)
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     fsync_directory(target.parent)
-
-
-@functools.cache
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def append_line(path: str | Path, line: str) -> None:

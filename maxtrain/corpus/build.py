@@ -214,7 +214,8 @@ def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bo
     target = output or Path(recipe.output)
     found = find_inputs(recipe, folder)
     inputs = [
-        InputRecord(file=name, sha256=files.sha256_file(path), licence=entry.licence) for name, path, entry in found
+        InputRecord(file=name, sha256=files.sha256_file(path), licence=entry.licence)
+        for name, path, entry in tqdm(found, desc="hash inputs", unit="file", delay=1, leave=False)
     ]
     if is_occupied(target) and not force:
         try:

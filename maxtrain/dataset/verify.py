@@ -40,6 +40,11 @@ def verify_files(location: str, manifest: Manifest, *, full: bool, progress: boo
 
 def _verify_shard(location: str, manifest: Manifest, shard: ShardRecord, *, full: bool, bar: tqdm) -> None:
     path = files.join(location, shard.file)
+    dtype = np.dtype(manifest.dtype).newbyteorder("<")
+    if shard.num_bytes != shard.num_tokens * dtype.itemsize:
+        raise DataError(
+            f"{path}: the manifest's {shard.num_bytes} bytes are not its {shard.num_tokens} tokens; {_CURE}"
+        )
     try:
         if not files.has_size(path, shard.num_bytes):
             raise DataError(f"{path}: truncated or not the expected file (should be {shard.num_bytes} bytes); {_CURE}")
@@ -47,7 +52,6 @@ def _verify_shard(location: str, manifest: Manifest, shard: ShardRecord, *, full
         raise DataError(f"{path}: the shard is missing; {_CURE}") from None
     if not full:
         return
-    dtype = np.dtype(manifest.dtype).newbyteorder("<")
     digest, first = hashlib.sha256(), 0
     over: tuple[int, int] | None = None
     for part in files.iterate_chunks(path, shard.num_bytes):

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
@@ -278,7 +279,8 @@ class DatasetWriter:
         spill = np.memmap(self._spill_path, self.dtype, "r")
         places = np.empty((len(order), 2), np.int64)
         shards: list[ShardRecord] = []
-        for first, stop in _shard_bounds(lengths[order], self.shard_tokens):
+        bounds = list(_shard_bounds(lengths[order], self.shard_tokens))
+        for first, stop in tqdm(bounds, desc="write shards", delay=1, leave=False):
             numbers = order[first:stop]
             ends = np.cumsum(lengths[numbers])
             places[first:stop, 0] = len(shards)

@@ -111,6 +111,11 @@ def test_table_of_another_dataset(copy):
     refuse(copy, "does not fit the shards", verify="size")
 
 
+def test_sizes_in_the_manifest_that_do_not_agree(copy):
+    edit_manifest(copy, lambda manifest: manifest["shards"][1].update(num_bytes=7))
+    refuse(copy, "00001.bin", "7 bytes are not")
+
+
 def test_shard_lost_after_opening(copy):
     dataset = Dataset.open(str(copy))
     (copy / "shards/00000.bin").unlink()

@@ -8,7 +8,7 @@ import tensorstore
 from moto.server import ThreadedMotoServer
 
 from maxtrain.core import files
-from maxtrain.core.errors import DataError
+from maxtrain.core.errors import DataError, run_command
 from maxtrain.dataset import Dataset
 
 
@@ -63,6 +63,20 @@ def test_damage_behind_a_url_is_one_line(store, original):
     store["d/shards/00001.bin"] = shard
     with pytest.raises(DataError, match="no dataset here"):
         Dataset.open("s3://bucket/none")
+
+
+def test_nothing_but_the_message_reaches_stderr(store, capfd):
+    files.read_bytes("s3://bucket/d/manifest.json")
+    assert capfd.readouterr().err == ""
+
+
+def test_unreachable_store_is_a_failure_that_may_be_tried_again(store, monkeypatch, capfd):
+    monkeypatch.setattr(files, "_RETRIES", {"max_retries": 1, "initial_delay": "10ms", "max_delay": "10ms"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert run_command(lambda: len(Dataset.open("s3://bucket/d").documents)) == 1
+    told = capfd.readouterr().err
+    assert "s3://bucket/d/manifest.json" in told
+    assert told.count("\n") == 1
 
 
 def test_ranges_and_sizes_by_url(store):
