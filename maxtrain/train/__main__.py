@@ -5,7 +5,8 @@ import sys
 
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.checks import check_or_raise
-from maxtrain.config.load import load_config
+from maxtrain.config.load import validate
+from maxtrain.config.merge import load_source
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.core.files import user_cache_directory
@@ -22,7 +23,7 @@ _EPILOG = """\
 examples:
   python -m maxtrain.train configs/learning/first.yaml
   python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
-  python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4
+  python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=4
   python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
 
 exit codes:
@@ -45,7 +46,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     group.add_argument("--num-processes", type=int, metavar="N", help="processes in all")
     group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)
 
 
 def _open_heldout(config: Config, loader: Loader) -> HeldOut:
@@ -76,21 +77,24 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parse(arguments)
     if args.stop_at is not None and args.stop_at < 1:
         raise UserError(f"--stop-at {args.stop_at}: must be at least 1")
-    config = load_config(args.config, args.overrides)
-    check_or_raise(config)
+    source = load_source(args.config, args.overrides)
+    config = validate(source)
+    check_or_raise(config, name=source.name, origins=source.origins)
     plan = plan_batches(config)
 
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
     heldout = _open_heldout(config, loader) if config.evaluation.every else None
 
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
+    import jax
+
     from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
 
-    start_processes(args.coordinator, args.num_processes, args.process_id)
-    num_devices = start_devices(config.mesh.devices)
+    num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
+    start_devices(config.mesh.devices, num_processes=num_processes)
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
-    check_or_raise(config, num_devices)
+    check_or_raise(config, config.mesh.devices or jax.device_count(), name=source.name, origins=source.origins)
 
     from maxtrain.train.session import run_training
 

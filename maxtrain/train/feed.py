@@ -8,7 +8,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.loader import Loader
-from maxtrain.loader.prefetch import prefetch_batches
+from maxtrain.loader.prefetch import prefetch_items
 from maxtrain.parallel.mesh import local_rows, make_global
 
 
@@ -45,5 +45,10 @@ def feed(
     loader: Loader, feeder: BatchFeeder, first_step: int, prefetch: int
 ) -> Iterator[tuple[int, dict[str, jax.Array]]]:
     """Global batches in order, from a step on: (step, batch); some are prepared ahead."""
-    for step, batch in prefetch_batches(loader, first_step, select=feeder.select, prefetch=prefetch):
-        yield step, feeder.place(batch, len(loader.plan.rows_of(step)))
+    plan = loader.plan
+
+    def own_rows(step: int) -> dict[str, np.ndarray]:
+        return loader.batch(step, feeder.select(len(plan.rows_of(step))))
+
+    for step, batch in prefetch_items(own_rows, first=first_step, end=plan.num_steps, num_ahead=prefetch):
+        yield step, feeder.place(batch, len(plan.rows_of(step)))

@@ -64,6 +64,14 @@ class Journal:
             self.events.write("warning", step, reason="the config changed since the last checkpoint", keys=changed)
             self.progress.message(f"note: changed since the last checkpoint: {', '.join(changed)}")
 
+    def checkpoint_event(self, kind: str, step: int | None, fields: dict[str, Any]) -> None:
+        """Record what the checkpoint store did; it tells from its own thread too."""
+        self.events.write(kind, step, **fields)
+        if kind == "save":
+            self.progress.saved(step or 0, float(fields["seconds"]))
+        elif "reason" in fields:
+            self.progress.message(f"{kind.replace('_', ' ')}: step {step}: {fields['reason']}")
+
     def evaluated(self, result: HeldOutResult) -> None:
         """Record a held-out evaluation."""
         self.heldout.write(result)

@@ -22,7 +22,7 @@ _BF16_TFLOPS = {
 }
 """Dense bf16 peak by a part of the device's name, as the makers state it."""
 
-_SIZE, _REPEATS = 1024, 4
+_SIZE, _REPEATS = 1024, 10
 
 
 def device_peak_tflops(stated: float | None, precision: PrecisionConfig) -> tuple[float, str]:

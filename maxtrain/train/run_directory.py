@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from maxtrain.checkpoint import iterate_steps
+from maxtrain.checkpoint.steps import iterate_steps
 from maxtrain.config.load import to_yaml
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError

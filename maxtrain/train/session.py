@@ -59,7 +59,7 @@ def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldO
             keep=config.checkpoint.keep,
             keep_every=config.checkpoint.keep_every,
             asynchronous=config.checkpoint.asynchronous,
-            on_event=journal.events.write if journal else None,
+            on_event=journal.checkpoint_event if journal else None,
         )
         stack.callback(store.close)
         state, step = _restore_or_create(parts, store, config.run.seed)

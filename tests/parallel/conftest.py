@@ -1,0 +1,122 @@
+"""The same small model on one device and on meshes of the eight emulated ones."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from maxtrain.config.batch_plan import plan_batches
+from maxtrain.config.schema import Config
+from maxtrain.train.feed import BatchFeeder
+from maxtrain.train.parts import build_parts
+from maxtrain.train.step import batch_gradients
+
+ROWS, LENGTH, VOCABULARY = 32, 32, 128
+
+
+def parity_config(mesh: dict[str, int], num_micro: int = 1) -> Config:
+    """Eight experts, shared expert, first layer dense, windows; float32."""
+    ranks = int(np.prod([mesh.get(axis, 1) for axis in ("data", "fsdp", "expert")]))
+    return Config.model_validate(
+        {
+            "run": {"directory": "unused", "seed": 11},
+            "data": {"source": "synthetic", "sequence_length": LENGTH},
+            "batch": {"global_batch_tokens": ROWS * LENGTH, "micro_batch": ROWS // ranks // num_micro},
+            "model": {
+                "vocab_size": VOCABULARY,
+                "num_layers": 3,
+                "d_model": 32,
+                "num_heads": 8,
+                "num_kv_heads": 4,
+                "head_dim": 8,
+                "d_ff": 64,
+                "window": 16,
+                "global_every": 3,
+                "qk_norm": True,
+                "attention_gate": True,
+                "z_weight": 1e-4,
+                "moe": {
+                    "num_experts": 8,
+                    "top_k": 2,
+                    "d_expert": 32,
+                    "num_shared": 1,
+                    "first_dense": 1,
+                    "balance_weight": 0.01,
+                    "z_weight": 1e-3,
+                },
+            },
+            "mesh": {"devices": int(np.prod(list(mesh.values()))) if mesh else 1, **mesh},
+            "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
+            "optimizer": {"weight_decay": 0.1},
+            "schedule": {"name": "constant", "lr": 1e-3},
+        }
+    )
+
+
+def parity_batch(seed: int) -> dict[str, np.ndarray]:
+    """[R, T] rows with two documents each and some padding; row 5 is padding only."""
+    random = np.random.default_rng(seed)
+    tokens = random.integers(1, VOCABULARY, (ROWS, LENGTH + 1))
+    cut = random.integers(4, LENGTH - 4, ROWS)
+    place = np.arange(LENGTH)[None]
+    second = place >= cut[:, None]
+    segment_ids = np.where(second, 2, 1)
+    segment_ids[-4:, -7:] = 0
+    segment_ids[5] = 0
+    positions = np.where(second, place - cut[:, None], place)
+    weights = np.ones((ROWS, LENGTH), np.float32)
+    weights[:, :-1][segment_ids[:, 1:] != segment_ids[:, :-1]] = 0
+    weights[segment_ids == 0] = 0
+    rows = {
+        "tokens": tokens[:, :-1],
+        "targets": tokens[:, 1:],
+        "segment_ids": segment_ids,
+        "positions": np.where(segment_ids > 0, positions, 0),
+        "domain": np.arange(ROWS) % 2,
+    }
+    return {**{name: value.astype(np.int32) for name, value in rows.items()}, "weights": weights}
+
+
+class OnMesh:
+    """The model on one mesh: its gradient, and some steps."""
+
+    def __init__(self, mesh: dict[str, int], num_micro: int) -> None:
+        config = parity_config(mesh, num_micro)
+        self.parts = build_parts(config, plan_batches(config), num_domains=2)
+        self._feeder = BatchFeeder(self.parts.mesh, config.batch.micro_batch)
+        self._seed = config.run.seed
+
+    def batch(self, seed: int):
+        return self._feeder.place(parity_batch(seed), ROWS)
+
+    def gradient(self, seed: int = 0):
+        """(gradients, total loss, aux) of the initial parameters, on the host."""
+        state = self.parts.create_state(self._seed)
+        model = self.parts.model
+        function = jax.jit(lambda params, batch, bias: batch_gradients(model, params, batch, bias, None))
+        return jax.device_get(function(state.params, self.batch(seed), state.expert_bias))
+
+    def train(self, num_steps: int):
+        """(state, metrics of every step) on the host."""
+        state, lines = self.parts.create_state(self._seed), []
+        for step in range(num_steps):
+            state, metrics = self.parts.train_step(state, self.batch(step))
+            lines.append(jax.device_get(metrics))
+        return jax.device_get(state), lines
+
+
+@pytest.fixture(scope="session")
+def on_mesh():
+    @functools.cache
+    def build(num_micro: int = 1, **mesh: int) -> OnMesh:
+        return OnMesh(mesh, num_micro)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def one_device(on_mesh):
+    """Gradient and five steps of the same model on one device."""
+    single = on_mesh()
+    return single.gradient(), single.train(5)

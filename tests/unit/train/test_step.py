@@ -1,0 +1,180 @@
+"""One step: accumulation, the guard, counters, metrics."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from maxtrain.config.batch_plan import plan_batches
+from maxtrain.train.parts import build_parts
+from maxtrain.train.state import dropout_keys, from_saved, to_saved
+from maxtrain.train.step import batch_gradients
+
+
+@pytest.fixture(scope="module")
+def parts_of(make_config):
+    @functools.cache
+    def build(key: str):
+        sections = {
+            "plain": {},
+            "bias": {"model": {"moe": {"balance": "bias", "bias_rate": 0.01}}},
+            "bounded": {"guard": {"max_grad_norm": 1e-6}},
+            "remat": {"remat": {"policy": "full"}},
+            "dropout": {"model": {"dropout": 0.2}},
+            "unclipped": {"optimizer": {"clip_norm": None}},
+        }[key]
+        config = make_config(**sections)
+        return config, build_parts(config, plan_batches(config), num_domains=2)
+
+    return build
+
+
+def relative(a, b) -> float:
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not np.any(b):
+        return float(np.abs(a).max())
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def worst(a, b) -> float:
+    return max(jax.tree.leaves(jax.tree.map(relative, a, b)))
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.fixture(scope="module")
+def gradients(parts_of, make_batch):
+    @functools.cache
+    def compute(key: str, num_micro: int):
+        config, parts = parts_of(key)
+        state = parts.create_state(0)
+
+        @jax.jit
+        def function(params, batch, bias):
+            keys = None
+            if config.model.dropout:
+                keys = dropout_keys(config.run.seed, jnp.int32(5), 8).reshape(num_micro, 8 // num_micro)
+            return batch_gradients(parts.model, params, batch, bias, keys)
+
+        return jax.device_get(function(state.params, make_batch(num_micro=num_micro), state.expert_bias))
+
+    return compute
+
+
+@pytest.mark.parametrize("key", ["plain", "dropout"])
+@pytest.mark.parametrize("num_micro", [2, 4])
+def test_accumulation_changes_nothing(gradients, key, num_micro):
+    grads, total, aux = gradients(key, num_micro)
+    whole_grads, whole_total, whole_aux = gradients(key, 1)
+    assert relative(total, whole_total) < 2e-6
+    assert worst(grads, whole_grads) < 1e-5
+    np.testing.assert_array_equal(aux.weight_B, whole_aux.weight_B)
+    np.testing.assert_array_equal(aux.expert_load, whole_aux.expert_load)
+    np.testing.assert_allclose(aux.nll_B, whole_aux.nll_B, rtol=1e-5)
+
+
+def test_dropout_is_drawn(gradients):
+    assert relative(gradients("dropout", 1)[1], gradients("plain", 1)[1]) > 1e-4
+
+
+def test_remat_changes_no_bit(gradients):
+    grads, total, _ = gradients("remat", 1)
+    whole_grads, whole_total, _ = gradients("plain", 1)
+    assert total == whole_total
+    assert worst(grads, whole_grads) < 1e-6
+
+
+def test_counters_and_learning_rate(parts_of, make_batch):
+    _, parts = parts_of("plain")
+    state = parts.create_state(0)
+    for step in range(1, 4):
+        state, metrics = parts.train_step(state, make_batch(step))
+        assert (int(state.step), int(state.updates), int(state.skips)) == (step, step, 0)
+        assert float(metrics["lr"]) == pytest.approx(3e-3 * step / 4)
+        assert not metrics["skipped"]
+        assert float(metrics["loss"]) == pytest.approx(
+            sum(float(metrics[name]) for name in ("cross_entropy", "z_loss", "balance_loss", "router_z_loss")), rel=1e-6
+        )
+
+
+def spoil(batch, how: str):
+    if how == "nan":
+        return {**batch, "weights": batch["weights"].at[0, 0, 0].set(jnp.nan)}
+    return {**batch, "weights": jnp.zeros_like(batch["weights"])}
+
+
+@pytest.mark.parametrize("how", ["nan", "empty"])
+@pytest.mark.parametrize("key", ["plain", "bias"])
+def test_a_skipped_step_equals_one_that_never_was(parts_of, make_batch, key, how):
+    _, parts = parts_of(key)
+    state, _ = parts.train_step(parts.create_state(0), make_batch(1))
+    before = jax.device_get(state)
+    state, metrics = parts.train_step(state, spoil(make_batch(2), how))
+    after = jax.device_get(state)
+    assert metrics["skipped"]
+    assert int(metrics["skips_in_a_row"]) == 1
+    assert float(metrics["update_norm"]) == 0
+    assert bits(before[:3]) == bits(after[:3])  # parameters, optimizer state, expert bias
+    assert (after.step, after.updates) == (before.step + 1, before.updates)
+    state, metrics = parts.train_step(state, make_batch(3))
+    assert (int(state.updates), int(state.skips)) == (2, 0)
+    assert float(metrics["lr"]) == pytest.approx(3e-3 * 2 / 4)
+
+
+def test_a_gradient_over_the_bound_is_skipped(parts_of, make_batch):
+    _, parts = parts_of("bounded")
+    state = parts.create_state(0)
+    before = bits(state[:3])
+    state, metrics = parts.train_step(state, make_batch())
+    assert metrics["skipped"]
+    assert np.isfinite(metrics["loss"])
+    assert bits(state[:3]) == before
+
+
+def test_expert_bias_moves_against_the_load(parts_of, make_batch):
+    _, parts = parts_of("bias")
+    state, metrics = parts.train_step(parts.create_state(0), make_batch())
+    load = np.asarray(metrics["expert_load"])
+    expected = 0.01 * np.sign(load.mean(-1, keepdims=True) - load)
+    np.testing.assert_allclose(state.expert_bias, expected, rtol=1e-6)
+    tokens = float(metrics["tokens"])
+    np.testing.assert_array_equal(load.sum(-1), [2 * tokens] * 2)  # top-2, padding not counted
+
+
+def test_metrics_by_domain_and_group(parts_of, make_batch):
+    _, parts = parts_of("plain")
+    batch = make_batch()
+    _, metrics = parts.train_step(parts.create_state(0), batch)
+    weights, domain = np.asarray(batch["weights"][0]), np.asarray(batch["domain"][0])
+    for number in (0, 1):
+        assert metrics["tokens_by_domain"][number] == weights[domain == number].sum()
+    mean = np.average(metrics["loss_by_domain"], weights=metrics["tokens_by_domain"])
+    assert float(metrics["cross_entropy"]) == pytest.approx(mean, rel=1e-6)
+    assert float(metrics["grad_norm"]) == pytest.approx(np.linalg.norm(metrics["grad_norm_by_group"]), rel=1e-6)
+
+
+def test_clipping_scales_the_whole_gradient(parts_of, make_batch):
+    # Adam is blind to a common factor, so the moments tell: the second moment shrinks by the square of the scale.
+    _, clipped = parts_of("plain")
+    _, whole = parts_of("unclipped")
+    a, metrics = clipped.train_step(clipped.create_state(0), make_batch())
+    b, _ = whole.train_step(whole.create_state(0), make_batch())
+    scale = min(1.0, 1.0 / float(metrics["grad_norm"]))
+    assert scale < 1
+    moments = [to_saved(state)["opt_state"]["0/nu/embedding/weight"] for state in (a, b)]
+    np.testing.assert_allclose(moments[0], scale**2 * np.asarray(moments[1]), rtol=1e-4)
+
+
+def test_saved_form_is_plain_and_comes_back(parts_of):
+    _, parts = parts_of("plain")
+    state = parts.create_state(0)
+    saved = to_saved(state)
+    assert set(saved) == {"params", "opt_state", "expert_bias", "step", "updates", "skips"}
+    assert all(isinstance(name, str) for name in saved["opt_state"])
+    back = from_saved(saved, parts.abstract_state())
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert bits(back) == bits(state)
