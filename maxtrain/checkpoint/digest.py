@@ -49,7 +49,7 @@ def _digest(leaf: jax.Array) -> jax.Array:
     place = salts.reshape(2, *[1] * words.ndim)
     for dim, size in enumerate(words.shape):
         # Each coordinate is hashed by itself, so that leaves of over 2**32 elements need no 64-bit index.
-        coordinate = _mix(lax.broadcasted_iota(jnp.uint32, (2, size), 1) + salts[:, None] * jnp.uint32(dim + 1))
+        coordinate = _mix(lax.broadcasted_iota(jnp.uint32, (2, size), 1) + salts[:, None])
         place = place * jnp.uint32(_FOLD) + coordinate.reshape(2, *[size if d == dim else 1 for d in range(words.ndim)])
     mixed = _mix(words ^ place)
     return jnp.sum(mixed, axis=range(1, mixed.ndim), dtype=jnp.uint32)

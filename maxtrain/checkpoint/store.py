@@ -89,7 +89,7 @@ class CheckpointStore:
         self._processes = Processes(timeout_seconds)
         self._lock = ExitStack()
         self._thread: threading.Thread | None = None
-        self._failure: CheckpointError | None = None
+        self._failure: UserError | None = None
         self._on_main(self._open)
 
     def __enter__(self) -> Self:
@@ -368,6 +368,6 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
-def _as_checkpoint_error(error: Exception, what: str) -> Any:
+def _as_checkpoint_error(error: Exception, what: str) -> UserError:
     """The error itself where it is a UserError, else a CheckpointError of one line."""
     return error if isinstance(error, UserError) else CheckpointError(f"{what}: {_reason(error)}")

@@ -75,6 +75,8 @@ def test_every_flipped_bit_of_the_commit_record_is_noticed(tmp_path):
     for size in range(len(data)):
         with pytest.raises(CheckpointError, match="is damaged"):
             parse_commit(data[:size], step.name)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        parse_commit(data + b" ", step.name)
     assert parse_commit(data, step.name) == read_commit(step)
 
 
