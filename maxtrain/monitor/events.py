@@ -10,7 +10,7 @@ from maxtrain.monitor.schema import encode
 EVENT_KINDS: dict[str, str] = {
     "start": "An attempt began; fields tell the model's size, devices, mesh and versions.",
     "stop": "An attempt ended in order; `reason` tells why.",
-    "stage": "A stage of the data began.",
+    "data": "What each stage reads of each domain: shares, epochs, padding, splits.",
     "skip": "A step was skipped; `reason` tells why.",
     "save": "A checkpoint is committed.",
     "save_failed": "A checkpoint could not be written.",

@@ -55,6 +55,7 @@ FIELDS: tuple[Field, ...] = (
     Field("step", "int", "steps", _D, "Batches consumed, this one included."),
     Field("updates", "int", "updates", _D, "Updates applied, this one included; skipped steps do not count."),
     Field("tokens_seen", "int", "tokens", _D, "Tokens consumed, padding included."),
+    Field("batch_digest", "int", "", _D, "Digest of the batch's tokens in order; the same on every mesh."),
     Field("target_tokens", "int", "tokens", _D, "Target tokens of the batch: what the loss is divided by."),
     Field("loss", "float", "nats/token", _D, "What is minimised: cross-entropy and every auxiliary loss."),
     Field("cross_entropy", "float", "nats/token", _D, "Mean negative log-likelihood of the target tokens."),

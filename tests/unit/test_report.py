@@ -60,6 +60,7 @@ def line_of(
         "step": step,
         "updates": step - 2 * (step > num_steps // 3 + 1),
         "tokens_seen": 4096 * step,
+        "batch_digest": int(rng.integers(2**32)),
         "target_tokens": 4000,
         "loss": float("nan") if skipped else loss + 0.01,
         "cross_entropy": float("nan") if skipped else loss,
@@ -330,7 +331,7 @@ def test_running_mean_neither_lags_nor_bends_a_line_and_bridges_gaps():
 class TestCommandLine:
     def test_prints_the_paths_and_needs_no_jax(self, tmp_path):
         run = make_run(tmp_path / "run", 3)
-        code = "import sys; sys.modules['jax'] = None; import maxtrain.report as r; raise SystemExit(r.run_command(r.main))"
+        code = "import sys; sys.modules['jax'] = None; import maxtrain.report as r; sys.exit(r.run_command(r.main))"
         arguments = [str(run), "--output", str(tmp_path / "out"), "--json"]
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ def make_line(step: int, **changes: Any) -> dict[str, Any]:
         "step": step,
         "updates": step,
         "tokens_seen": 512 * step,
+        "batch_digest": 2**32 - step,
         "target_tokens": 500,
         "loss": 9.0 / step,
         "cross_entropy": 8.9 / step,

@@ -14,6 +14,7 @@ NAMES = [
     "step",
     "updates",
     "tokens_seen",
+    "batch_digest",
     "target_tokens",
     "loss",
     "cross_entropy",
