@@ -49,6 +49,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="prompt i draws with seed + i (default 0)")
     parser.add_argument("--step", type=int, help="checkpoint of this step instead of the newest")
     parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model, where the run's dataset is not at hand")
+    parser.add_argument("--record", action="store_true", help="add the texts to RUN/samples.jsonl, which reports show")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return parser.parse_args(arguments)
 
@@ -57,7 +58,7 @@ def _load_run(run: Path) -> Config:
     path = run / "config.yaml"
     if not path.is_file():
         raise UserError(
-            f"{run}: no run here (config.yaml is missing); give a run directory of python -m maxtrain.train"
+            f"{run}: no run here (config.yaml is missing); give the directory of a run"
         )
     return load_config(path)
 
@@ -142,6 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
     step, completions = _complete(args, config, tokenizer, prompts, sampling)
+    if args.record:
+        for prompt, completion in zip(args.prompt, completions, strict=True):
+            sample = {"step": step, "prompt": prompt, "text": tokenizer.decode(completion.tokens)}
+            files.append_line(args.run / "samples.jsonl", json.dumps(sample, ensure_ascii=False))
     if args.json:
         samples = [
             {

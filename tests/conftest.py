@@ -1,6 +1,9 @@
 """Every test sees eight emulated CPU devices and its own empty user cache."""
 
+import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,11 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ.setdefault("MPLBACKEND", "agg")
 
 ROOT = Path(__file__).parent.parent
+
+# Tests compile much and run little: compile fast and keep what is compiled.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +33,22 @@ def shared(root: Path) -> Path:
     if not path.is_dir():
         pytest.skip(f"shared test material is absent: {path}")
     return path
+
+
+@pytest.fixture(scope="session")
+def sample_dataset(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample corpus as a dataset, built once for all workers."""
+    shared_folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared_folder = shared_folder.parent
+    output = shared_folder / "sample"
+    with (shared_folder / "sample.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(
+            [sys.executable, "-m", "maxtrain.corpus", "build", "data/recipes/sample.yaml", "--output", str(output)],
+            cwd=root,
+            check=True,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return output

@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtrain.core.trees import is_key, leaf_paths
+from maxtrain.parallel.emulation import settle
 
 _SALTS = (0x9E3779B9, 0x7F4A7C15)
 _FOLD = 0x01000193
@@ -71,7 +72,7 @@ def start_digest(leaves: Sequence[tuple[str, jax.Array]]) -> dict[str, jax.Array
         For each path, uint32 [2] on its way.
     """
     return {
-        path: _program(leaf.sharding.mesh if isinstance(leaf.sharding, NamedSharding) else None)(leaf)
+        path: settle(_program(leaf.sharding.mesh if isinstance(leaf.sharding, NamedSharding) else None)(leaf))
         for path, leaf in leaves
     }
 

@@ -7,10 +7,8 @@ from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.checks import check_or_raise
 from maxtrain.config.load import validate
 from maxtrain.config.merge import load_source
-from maxtrain.config.schema import Config
-from maxtrain.core.errors import DataError, UserError, run_command
+from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
-from maxtrain.dataset import Dataset
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
@@ -49,25 +47,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
-def _open_heldout(config: Config, loader: Loader) -> HeldOut:
-    """Held-out rows of the first stage's mixture, from its dataset or the one that the config names."""
-    dataset = loader.stages[0].dataset
-    if config.evaluation.dataset is not None:
-        dataset = Dataset.open(config.evaluation.dataset, verify=config.data.verify)
-        if dataset.tokenizer_hash != loader.stages[0].dataset.tokenizer_hash:
-            raise DataError(
-                f"evaluation.dataset {config.evaluation.dataset}: its tokenizer is not that of the training data; "
-                "build both with one tokenizer"
-            )
-    return HeldOut(
-        dataset,
-        plan_batches(config).stages[0].mixture,
-        config.evaluation.split,
-        config.data.sequence_length,
-        config.evaluation.max_tokens,
-    )
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Check everything that needs no device, then start the devices and train.
 
@@ -83,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     plan = plan_batches(config)
 
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    heldout = _open_heldout(config, loader) if config.evaluation.every else None
+    heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
 
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax

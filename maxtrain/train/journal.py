@@ -3,7 +3,7 @@
 import platform
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,11 +12,15 @@ import jax
 from maxtrain import __version__
 from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import LoggingConfig
+from maxtrain.loader import DomainUse
 from maxtrain.monitor.events import EventLog
 from maxtrain.monitor.heldout import HeldOutResult, HeldOutWriter
 from maxtrain.monitor.metrics import MetricsWriter, next_attempt
 from maxtrain.monitor.progress import Progress
 from maxtrain.monitor.sinks import Sink, TensorBoardSink
+
+_MANY_EPOCHS = 4
+"""Epochs of a domain beyond which repetition costs (Muennighoff 2023)."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,15 @@ class Journal:
         if changed:
             self.events.write("warning", step, reason="the config changed since the last checkpoint", keys=changed)
             self.progress.message(f"note: changed since the last checkpoint: {', '.join(changed)}")
+
+    def reading(self, step: int, usage: list[DomainUse]) -> None:
+        """Record what each stage reads of each domain, padding and splits counted."""
+        self.events.write("data", step, usage=[asdict(use) for use in usage])
+        for use in usage:
+            if use.epochs > _MANY_EPOCHS:
+                self.progress.message(
+                    f"note: domain {use.domain} is read {use.epochs:.1f} times by the end of stage {use.stage}"
+                )
 
     def checkpoint_event(self, kind: str, step: int | None, fields: dict[str, Any]) -> None:
         """Record what the checkpoint store did; it tells from its own thread too."""

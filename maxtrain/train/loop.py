@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from maxtrain.parallel.emulation import settle
 from maxtrain.train.clock import StepClock
 from maxtrain.train.state import TrainState
 from maxtrain.train.step import Batch, Metrics
@@ -56,7 +57,7 @@ def run_steps(
     while True:
         with clock.phase("data_wait"):
             step, batch = next(iterator)
-        state, metrics = train_step(state, batch)
+        state, metrics = settle(train_step(state, batch))
         observe()
         step, unread = step + 1, (step + 1, metrics)
         last = step >= last_step or stop_requested()

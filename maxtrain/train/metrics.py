@@ -63,6 +63,7 @@ def make_line_builder(
             "step": int(metrics["step"]),
             "updates": int(metrics["updates"]),
             "tokens_seen": plan.tokens_at(step),
+            "batch_digest": int(metrics["batch_digest"]),
             "target_tokens": int(metrics["target_tokens"]),
             "loss_by_domain": {name: float(losses[i]) if counts[i] else None for i, name in enumerate(domains)},
             "tokens_by_domain": {name: int(counts[i]) for i, name in enumerate(domains)},

@@ -31,7 +31,14 @@ from maxtrain.train.state import TrainState, from_saved, to_saved
 from maxtrain.train.stop import StopSignal
 
 
-def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldOut | None, stop_at: int | None) -> int:
+def run_training(
+    config: Config,
+    plan: BatchPlan,
+    loader: Loader,
+    heldout: HeldOut | None,
+    stop_at: int | None = None,
+    parts: Parts | None = None,
+) -> int:
     """Train from the newest verified checkpoint, or from the start, to the end of the run.
 
     Args:
@@ -40,6 +47,7 @@ def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldO
         loader: rows of the run.
         heldout: held-out rows, or None where evaluation is off.
         stop_at: step to save and stop after, before the end of the run; None for the end.
+        parts: the config's parts, if they are built and compiled already.
 
     Returns:
         The exit code: 0, or 128 + the signal that stopped the run.
@@ -53,7 +61,7 @@ def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldO
             changed = stack.enter_context(RunDirectory(config, loader.fingerprint)).changed
             journal = Journal.open(directory, config.logging, plan, stack)
         _meet("run directory")
-        parts = build_parts(config, plan, len(loader.domains))
+        parts = parts or build_parts(config, plan, len(loader.domains))
         store = CheckpointStore(
             directory / "checkpoints",
             keep=config.checkpoint.keep,
@@ -63,6 +71,8 @@ def run_training(config: Config, plan: BatchPlan, loader: Loader, heldout: HeldO
         )
         stack.callback(store.close)
         state, step = _restore_or_create(parts, store, config.run.seed)
+        if journal is not None:
+            journal.reading(step, loader.usage())
         build_line = _line_builder(config, plan, loader, parts, journal, step, changed)
         if step >= last:
             print(f"nothing to do: the run stands at step {step} of {last}", file=sys.stderr)

@@ -33,7 +33,6 @@ MAY_USE_JAX = {"core/trees.py"}
 JAX = {"chex", "flax", "jax", "jaxlib", "optax", "orbax"}
 LATE = {
     ("core/files.py", "tensorstore"): "0.3 s of start-up, for remote paths only",
-    ("loader/loader.py", "maxtrain.loader.prefetch"): "Grain imports JAX, which inspecting a batch does without",
 }
 """Imports inside functions outside the entry points, each with its reason."""
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from maxtrain.model.kernels.attention import KEPT_NAMES, query_blocks
+from maxtrain.model.kernels.attention import KEPT_NAMES, query_spans
 from maxtrain.model.kernels.attention import attention as attention_function
 
 B, T, N, K, H = 2, 150, 4, 2, 16
@@ -93,12 +93,28 @@ def test_a_token_sees_no_later_token_and_no_other_document():
     assert (before[0, 100:140] != after[0, 100:140]).any()
 
 
-@pytest.mark.parametrize(("length", "window"), [(1, None), (64, None), (65, 8), (5000, 100), (100_000, None)])
-def test_blocks_cover_the_row_with_the_fewest_keys(length, window):
-    blocks = query_blocks(length, window)
-    assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
-    assert blocks[-1].stop == length
-    assert all(b.first == (0 if window is None else max(0, b.start - window + 1)) for b in blocks)
+@pytest.mark.parametrize(("length", "window"), [(1, None), (64, None), (130, 8), (5000, 100), (100_000, None)])
+def test_spans_cover_the_row_in_whole_blocks(length, window):
+    spans = query_spans(length, window, 64)
+    assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])]
+    assert spans[-1].stop == length
+    assert len(spans) <= 17
+    assert all((s.stop - s.start) % s.queries == 0 and s.queries <= 64 for s in spans)
+    assert all(s.first == (0 if window is None else max(0, s.start - window + 1)) for s in spans)
+
+
+def test_long_rows_loop_over_blocks(monkeypatch):
+    monkeypatch.setattr("maxtrain.model.kernels.attention.CPU_QUERIES", 8)
+    monkeypatch.setattr("maxtrain.model.kernels.attention.MOST_SPANS", 3)
+    q, k, v, dout = inputs()
+    ids = segments()
+
+    def run(implementation):
+        out, pull = jax.vjp(lambda *qkv: attention(*qkv, ids, window=70, implementation=implementation), q, k, v)
+        return out, *pull(dout)
+
+    for fast, slow in zip(jax.jit(run, static_argnums=0)("auto"), run("reference"), strict=True):
+        assert np.linalg.norm(fast - slow) <= 1e-6 * np.linalg.norm(slow)
 
 
 def test_bfloat16_operands_keep_float32_statistics():
