@@ -57,9 +57,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _load_run(run: Path) -> Config:
     path = run / "config.yaml"
     if not path.is_file():
-        raise UserError(
-            f"{run}: no run here (config.yaml is missing); give the directory of a run"
-        )
+        raise UserError(f"{run}: no run here (config.yaml is missing); give the directory of a run")
     return load_config(path)
 
 

@@ -14,6 +14,7 @@ from maxtrain.model.context import Context
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.moe import MixtureOfExperts
 from maxtrain.model.norm import RMSNorm
+from maxtrain.model.random_bits import Key, fold, key_words, uniform
 from maxtrain.model.rope import Rotation
 from maxtrain.model.routing import RouterStats
 
@@ -109,10 +110,9 @@ def drop_out(x_BTD: jax.Array, row_keys_B: jax.Array, layer: jax.Array, purpose:
     Neither the mesh nor the cut into microbatches changes a row's mask.
     """
 
-    def mask(key: jax.Array) -> jax.Array:
-        key = jax.random.fold_in(jax.random.fold_in(key, layer), purpose)
-        return jax.random.bernoulli(key, 1 - rate, x_BTD.shape[1:])
+    def mask(key: Key) -> jax.Array:
+        return uniform(fold(fold(key, layer), purpose), x_BTD.shape[1:]) >= rate
 
     keep = 1 - rate
     scaled = x_BTD / keep if keep else jnp.zeros_like(x_BTD)
-    return jnp.where(jax.vmap(mask)(row_keys_B), scaled, 0)
+    return jnp.where(jax.vmap(mask)(key_words(row_keys_B)), scaled, 0)

@@ -20,7 +20,7 @@ from maxtrain.model.context import Context, Implementation
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
-from maxtrain.model.parameters import ParameterSpec, Params, init_leaf, parameter, specs_of, to_tree
+from maxtrain.model.parameters import ParameterSpec, Params, init_params, parameter, specs_of, to_tree
 from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.stack import scan_layers
@@ -133,7 +133,7 @@ class Model:
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
-        return to_tree((spec.path, init_leaf(key, spec)) for spec in self.table)
+        return init_params(key, self.table)
 
     def expert_bias(self) -> jax.Array:
         """Initial expert bias, zeros [MoE layers, E]; [0, 0] without mixture-of-experts layers."""

@@ -2,12 +2,16 @@
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+
+from maxtrain.model.random_bits import Key, fold, key_words, truncated_normal
 
 Params = dict[str, Any]
 """Nested dicts of arrays."""
@@ -105,21 +109,31 @@ def to_tree(leaves: Iterable[tuple[str, Any]]) -> Params:
     return tree
 
 
-def init_leaf(key: jax.Array, spec: ParameterSpec) -> jax.Array:
-    """Initial value of a leaf: a function of (key, path, layer) alone, whatever the other leaves or the mesh are.
+def init_params(key: jax.Array, table: Sequence[ParameterSpec]) -> Params:
+    """Initial parameters: a leaf's bits are a function of (key, path, layer), whatever the other leaves or the mesh.
 
     A layer's slice keeps its bits when layers are added after it.
     """
+    names = [int.from_bytes(hashlib.sha256(spec.path.encode()).digest()[:4], "little") for spec in table]
+    most = max((spec.shape[0] for spec in table if _is_stacked(spec)), default=1)
+    # All keys in two vectors: every draw of single keys would be compiled anew.
+    leaf_keys = fold(key_words(key), np.asarray(names, np.uint32))
+    layer_keys = jax.vmap(lambda leaf_key: fold(leaf_key, np.arange(most, dtype=np.uint32)))(leaf_keys)
+    tree = []
+    for number, spec in enumerate(table):
+        stack = tuple(words[number, : spec.shape[0]] for words in layer_keys)
+        alone = tuple(words[number] for words in leaf_keys)
+        tree.append((spec.path, _init_leaf(spec, stack if _is_stacked(spec) else alone)))
+    return to_tree(tree)
+
+
+def _is_stacked(spec: ParameterSpec) -> bool:
+    return spec.axes[:1] == ("layers",)
+
+
+def _init_leaf(spec: ParameterSpec, key: Key) -> jax.Array:
+    """Initial value of a leaf; the key's words are [layers] where it is stacked."""
     if spec.init == "ones":
         return jnp.ones(spec.shape, spec.dtype)
-    name = int.from_bytes(hashlib.sha256(spec.path.encode()).digest()[:4], "little")
-    leaf_key = jax.random.fold_in(key, name)
-    scale = spec.std / _TRUNCATED_STD
-
-    def draw(draw_key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return scale * jax.random.truncated_normal(draw_key, -_TRUNCATION, _TRUNCATION, shape, spec.dtype)
-
-    if not spec.axes or spec.axes[0] != "layers":
-        return draw(leaf_key, spec.shape)
-    layer_keys = jax.vmap(lambda layer: jax.random.fold_in(leaf_key, layer))(jnp.arange(spec.shape[0]))
-    return jax.vmap(lambda layer_key: draw(layer_key, spec.shape[1:]))(layer_keys)
+    draw = partial(truncated_normal, bound=_TRUNCATION, shape=spec.shape[1:] if _is_stacked(spec) else spec.shape)
+    return spec.std / _TRUNCATED_STD * (jax.vmap(draw)(key) if _is_stacked(spec) else draw(key))
