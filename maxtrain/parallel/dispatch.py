@@ -92,8 +92,9 @@ def sharded_feed_forward(
         return local(x_BTD, gate, up, down)
 
     def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        weights = _gather(gate, _INWARD, mesh), _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh)
-        return lax.psum(local(_vary(x, mesh), *weights), _active(mesh, "tensor"))
+        gate = _gather_gate(gate, _INWARD, mesh)
+        y_BTD = local(_vary(x, mesh), gate, _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh))
+        return lax.psum(y_BTD, _active(mesh, "tensor"))
 
     tokens = _activation(mesh, *_TOKENS, "embed")
     specs = (tokens, *_parameters(mesh, _INWARD, _INWARD, _OUTWARD))
@@ -135,7 +136,7 @@ def sharded_experts(
 
     def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
         rows = [_flat(_vary(a, mesh)) for a in (x, index, weight)]
-        weights = _gather(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
+        weights = _gather_gate(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
         first = jnp.int32(0)
         if exchange:
             rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
@@ -229,12 +230,14 @@ def _vary(x: Array, mesh: Mesh | None) -> Array:
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
-def _gather(weight: Array | None, axes: tuple[str, ...], mesh: Mesh | None) -> Array | None:
+def _gather(weight: Array, axes: tuple[str, ...], mesh: Mesh | None) -> Array:
     """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
-    if weight is None:
-        return None
     weight, shards = _vary(weight, mesh), _active(mesh, "fsdp")
     return lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True) if shards else weight
+
+
+def _gather_gate(gate: Array | None, axes: tuple[str, ...], mesh: Mesh | None) -> Array | None:
+    return None if gate is None else _gather(gate, axes, mesh)
 
 
 def _run_island(

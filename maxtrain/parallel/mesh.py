@@ -112,7 +112,8 @@ def make_global(mesh: Mesh, spec: PartitionSpec, local: np.ndarray, global_shape
     if local.shape != expected:
         raise ValueError(f"this process holds {expected} of an array of shape {global_shape}, not {local.shape}")
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
         found = tuple(
             slice(*np.searchsorted(held, np.array(piece.indices(size)[:2])))
             for held, piece, size in zip(positions, index, global_shape, strict=True)

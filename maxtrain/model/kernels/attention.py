@@ -1,9 +1,10 @@
 """Causal self-attention that touches only the keys a query can see, and keeps no scores.
 
-B batch  T tokens  N query heads  K kv heads  G = N / K  H head dim
-Q queries of a block  S keys that the block can see
+B batch  T tokens  N query heads  K kv heads  G = N / K query heads of a kv head  H head dim
+S keys that a block can see  Q queries of a block, of all G heads
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,15 +13,21 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtrain.model.kernels.common import Implementation, product, varying_as
+from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose, varying_as
 
 KEPT_NAMES = ("attention_out", "attention_log_z")
 """Checkpoint names of what the backward pass needs beside q, k and v; a remat policy that saves them spares scores."""
-LEAST_BLOCK = 64
-"""Fewest queries of a block."""
-MOST_BLOCKS = 16
-"""Most blocks of a row; their code is laid out one after another."""
+CPU_QUERIES = 128
+"""Queries of a block on CPU: its scores stay in the cache."""
+DEFAULT_QUERIES = 512
+"""Queries of a block elsewhere."""
+MOST_SPANS = 16
+"""Most spans of a row, which are laid out one after another; blocks of one span are looped over."""
 _MASKED = -1e30
+
+Pair = tuple[Array, Array]
+Gradients = tuple[Array, Array, Array]
+Kept = tuple[Array, Array, Array, Array | None, Array, Array]
 
 
 def attention(
@@ -61,53 +68,166 @@ def attention(
     return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H).astype(q_BTNH.dtype)
 
 
-class Block(NamedTuple):
-    """Queries [start, stop) and the keys [first, stop) that one of them can see."""
+def _reference(
+    q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
+) -> Array:
+    position = jnp.arange(k_BKTH.shape[2])
+    seen = position[:, None] >= position[None, :]
+    if window is not None:
+        seen &= position[:, None] - position[None, :] < window
+    seen = seen[None]
+    if segment_ids_BT is not None:
+        seen = seen & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]) & (segment_ids_BT[:, :, None] > 0)
+    seen = seen[:, None, None]
+    scores = product("BKGTH,BKSH->BKGTS", q_BKGTH, k_BKTH, compute_dtype)
+    weights = jax.nn.softmax(jnp.where(seen, scores, _MASKED), axis=-1)
+    return product("BKGTS,BKSH->BKGTH", jnp.where(seen, weights, 0.0), v_BKTH, compute_dtype)
+
+
+class Span(NamedTuple):
+    """Queries [start, stop), in blocks of `queries`, and the keys [first, stop) that one of them can see."""
 
     start: int
     stop: int
     first: int
+    queries: int
 
 
-def query_blocks(length: int, window: int | None) -> list[Block]:
-    """Cut a row into blocks of queries, each with its keys."""
-    size = max(LEAST_BLOCK, -(-length // MOST_BLOCKS))
+def query_spans(length: int, window: int | None, queries: int) -> list[Span]:
+    """Cut a row into at most MOST_SPANS spans, each a whole number of blocks (the last span may be one short block)."""
+    size = round_up(-(-length // MOST_SPANS), queries)
+    cuts = list(range(0, length, size))
+    whole = length - length % queries
+    if 0 < whole < length and whole not in cuts:
+        cuts.append(whole)
     return [
-        Block(start, min(start + size, length), 0 if window is None else max(0, start - window + 1))
-        for start in range(0, length, size)
+        Span(start, stop, 0 if window is None else max(0, start - window + 1), min(queries, stop - start))
+        for start, stop in zip(cuts, [*cuts[1:], length], strict=True)
     ]
 
 
-def _visible(block: Block, segment_ids_BT: Array | None, window: int | None) -> Array:
-    """Which keys each query of a block sees: (1 or B, 1, 1, Q, S)."""
-    query = jnp.arange(block.start, block.stop)[:, None]
-    key = jnp.arange(block.first, block.stop)[None, :]
-    seen = key <= query
-    if window is not None:
-        seen &= key > query - window
-    seen = seen[None]
-    if segment_ids_BT is not None:
-        query_seg = segment_ids_BT[:, block.start : block.stop, None]
-        seen = seen & (query_seg == segment_ids_BT[:, None, block.first : block.stop]) & (query_seg > 0)
-    return seen[:, None, None]
+class Row(NamedTuple):
+    """One kv head of one row, with its query heads."""
+
+    q_GTH: Array
+    k_TH: Array
+    v_TH: Array
+    segment_ids_T: Array | None
 
 
-def _reference(
-    q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
-) -> Array:
-    length = k_BKTH.shape[2]
-    seen = _visible(Block(0, length, 0), segment_ids_BT, window)
-    scores = product("BKGQH,BKSH->BKGQS", q_BKGTH, k_BKTH, compute_dtype)
-    weights = jax.nn.softmax(jnp.where(seen, scores, _MASKED), axis=-1)
-    return product("BKGQS,BKSH->BKGQH", jnp.where(seen, weights, 0.0), v_BKTH, compute_dtype)
+class Local(NamedTuple):
+    """How a row is worked through."""
+
+    window: int | None
+    compute_dtype: Any
+    queries: int
 
 
-def _scores(
-    q_BKGTH: Array, k_BKTH: Array, segment_ids_BT: Array | None, block: Block, window: int | None, compute_dtype: Any
-) -> Array:
-    q = q_BKGTH[:, :, :, block.start : block.stop]
-    scores = product("BKGQH,BKSH->BKGQS", q, k_BKTH[:, :, block.first : block.stop], compute_dtype)
-    return jnp.where(_visible(block, segment_ids_BT, window), scores, _MASKED)
+def _scores(row: Row, qT_HQ: Array, start: Array | int, span: Span, local: Local) -> Array:
+    """Scores of a block, keys first: products and reductions then run along memory. Masked ones are _MASKED."""
+    k_SH = row.k_TH[span.first : span.stop]
+    scores_SQ = product("SH,HQ->SQ", k_SH, qT_HQ, local.compute_dtype)
+    heads = row.q_GTH.shape[0]
+    query_Q = jnp.tile(start + jnp.arange(span.queries), heads)[None, :]
+    key_S = span.first + jnp.arange(span.stop - span.first)[:, None]
+    seen = key_S <= query_Q
+    if local.window is not None:
+        seen &= key_S > query_Q - local.window
+    if row.segment_ids_T is not None:
+        segment_Q = jnp.tile(lax.dynamic_slice_in_dim(row.segment_ids_T, start, span.queries), heads)[None, :]
+        seen &= (row.segment_ids_T[span.first : span.stop, None] == segment_Q) & (segment_Q > 0)
+    return jnp.where(seen, scores_SQ, _MASKED)
+
+
+def _block_of(x_GTH: Array, start: Array | int, size: int) -> Array:
+    """A block's queries of all heads as rows (Q, H)."""
+    return lax.dynamic_slice_in_dim(x_GTH, start, size, axis=1).reshape(-1, x_GTH.shape[-1])
+
+
+def _forward_row(row: Row, local: Local) -> tuple[Array, Array]:
+    """out_GTH and log Σ exp(scores) (G, T)."""
+    heads, _, width = row.q_GTH.shape
+    outs, log_zs = [], []
+    vT_HT = stored_transpose(row.v_TH)
+
+    def block(start: Array | int, span: Span) -> tuple[Array, Array]:
+        qT_HQ = stored_transpose(_block_of(row.q_GTH, start, span.queries))
+        scores_SQ = _scores(row, qT_HQ, start, span, local)
+        # A query that sees nothing keeps its weights at 0 because its top is far above _MASKED.
+        top_Q = jnp.maximum(jnp.max(scores_SQ, axis=0), _MASKED / 2)
+        weights_SQ = jnp.exp(scores_SQ - top_Q)
+        total_Q = jnp.sum(weights_SQ, axis=0)
+        total_Q = jnp.where(total_Q > 0, total_Q, 1.0)
+        out_HQ = product("HS,SQ->HQ", vT_HT[:, span.first : span.stop], weights_SQ, local.compute_dtype)
+        out_GQH = (out_HQ / total_Q).T.reshape(heads, span.queries, width).astype(row.q_GTH.dtype)
+        return out_GQH, (top_Q + jnp.log(total_Q)).reshape(heads, span.queries)
+
+    for span in query_spans(row.k_TH.shape[0], local.window, local.queries):
+        if span.stop - span.start == span.queries:
+            out_GQH, log_z_GQ = block(span.start, span)
+        else:
+            starts = jnp.arange(span.start, span.stop, span.queries)
+            out_GQH, log_z_GQ = lax.map(partial(block, span=span), starts)
+            out_GQH = jnp.moveaxis(out_GQH, 0, 1).reshape(heads, -1, width)
+            log_z_GQ = jnp.moveaxis(log_z_GQ, 0, 1).reshape(heads, -1)
+        outs.append(out_GQH)
+        log_zs.append(log_z_GQ)
+    return jnp.concatenate(outs, axis=1), jnp.concatenate(log_zs, axis=1)
+
+
+def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, local: Local) -> Gradients:
+    """Gradients of q, k and v, scores computed anew block by block."""
+    kT_HT = stored_transpose(row.k_TH)
+    delta_GT = jnp.sum(out_GTH.astype(jnp.float32) * dout_GTH.astype(jnp.float32), axis=-1)
+
+    def block(sums: Pair, start: Array | int, span: Span) -> tuple[Pair, Array]:
+        dk_TH, dv_TH = sums
+        seen = slice(span.first, span.stop)
+        q_QH = _block_of(row.q_GTH, start, span.queries)
+        dout_QH = _block_of(dout_GTH, start, span.queries)
+        log_z_Q = lax.dynamic_slice_in_dim(log_z_GT, start, span.queries, axis=1).reshape(-1)
+        delta_Q = lax.dynamic_slice_in_dim(delta_GT, start, span.queries, axis=1).reshape(-1)
+        weights_SQ = jnp.exp(_scores(row, stored_transpose(q_QH), start, span, local) - log_z_Q)
+        dweights_SQ = product("SH,HQ->SQ", row.v_TH[seen], stored_transpose(dout_QH), local.compute_dtype)
+        dscores_SQ = weights_SQ * (dweights_SQ - delta_Q)
+        dv_SH = product("SQ,QH->SH", weights_SQ, dout_QH, local.compute_dtype)
+        dk_SH = product("SQ,QH->SH", dscores_SQ, q_QH, local.compute_dtype)
+        dq_HQ = product("HS,SQ->HQ", kT_HT[:, seen], dscores_SQ, local.compute_dtype)
+        sums = (
+            lax.dynamic_update_slice_in_dim(dk_TH, dk_TH[seen] + dk_SH, span.first, axis=0),
+            lax.dynamic_update_slice_in_dim(dv_TH, dv_TH[seen] + dv_SH, span.first, axis=0),
+        )
+        return sums, dq_HQ.T.reshape(row.q_GTH.shape[0], span.queries, -1).astype(row.q_GTH.dtype)
+
+    zero_TH = varying_as(jnp.zeros(row.k_TH.shape, jnp.float32), *row[:3], dout_GTH)
+    sums, parts = (zero_TH, zero_TH), []
+    for span in query_spans(row.k_TH.shape[0], local.window, local.queries):
+        if span.stop - span.start == span.queries:
+            sums, dq_GQH = block(sums, span.start, span)
+        else:
+            starts = jnp.arange(span.start, span.stop, span.queries)
+            sums, dq_GQH = lax.scan(partial(block, span=span), sums, starts)
+            dq_GQH = jnp.moveaxis(dq_GQH, 0, 1).reshape(row.q_GTH.shape[0], span.stop - span.start, -1)
+        parts.append(dq_GQH)
+    return jnp.concatenate(parts, axis=1), sums[0].astype(row.k_TH.dtype), sums[1].astype(row.v_TH.dtype)
+
+
+def _over_rows(function: Callable[..., Any], one_by_one: bool, arrays: Any, segment_ids_BT: Array | None) -> Any:
+    """Call function(arrays, segment_ids) for every row and kv head: one by one, or all at once."""
+    over: Callable[..., Any] = _map if one_by_one else _vmap
+
+    def one_row(item: tuple[Any, Array | None]) -> Any:
+        return over(lambda arrays: function(arrays, item[1]), item[0])
+
+    return over(one_row, (arrays, segment_ids_BT))
+
+
+def _map(function: Callable[..., Any], items: Any) -> Any:
+    return lax.map(function, items)
+
+
+def _vmap(function: Callable[..., Any], items: Any) -> Any:
+    return jax.vmap(function)(items)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -117,49 +237,48 @@ def _blocked(
     return _blocked_forward(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)[0]
 
 
-Kept = tuple[Array, Array, Array, Array | None, Array, Array]
-
-
 def _blocked_forward(
     q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
 ) -> tuple[Array, Kept]:
-    outs, log_zs = [], []
-    for block in query_blocks(k_BKTH.shape[2], window):
-        scores = _scores(q_BKGTH, k_BKTH, segment_ids_BT, block, window, compute_dtype)
-        # A query that sees nothing keeps exp(scores - top) at 0 because its top is far above _MASKED.
-        top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _MASKED / 2)
-        weights = jnp.exp(scores - top)
-        total = jnp.sum(weights, axis=-1, keepdims=True)
-        total = jnp.where(total > 0, total, 1.0)
-        values = v_BKTH[:, :, block.first : block.stop]
-        outs.append(product("BKGQS,BKSH->BKGQH", weights, values, compute_dtype) / total)
-        log_zs.append(top + jnp.log(total))
-    out = checkpoint_name(jnp.concatenate(outs, axis=3).astype(q_BKGTH.dtype), KEPT_NAMES[0])
-    log_z = checkpoint_name(jnp.concatenate(log_zs, axis=3), KEPT_NAMES[1])
+    def run(queries: int, one_by_one: bool, q: Array, k: Array, v: Array, ids: Array | None) -> Pair:
+        local = Local(window, compute_dtype, queries)
+        return _over_rows(
+            lambda qkv, ids: _forward_row(Row(qkv[0], qkv[1], qkv[2], ids), local), one_by_one, (q, k, v), ids
+        )
+
+    out, log_z = lax.platform_dependent(
+        q_BKGTH,
+        k_BKTH,
+        v_BKTH,
+        segment_ids_BT,
+        cpu=partial(run, CPU_QUERIES, True),
+        default=partial(run, DEFAULT_QUERIES, False),
+    )
+    out, log_z = checkpoint_name(out, KEPT_NAMES[0]), checkpoint_name(log_z, KEPT_NAMES[1])
     return out, (q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, out, log_z)
 
 
 def _blocked_backward(
-    window: int | None, compute_dtype: Any, kept: Kept, dout: Array
+    window: int | None, compute_dtype: Any, kept: Kept, dout_BKGTH: Array
 ) -> tuple[Array, Array, Array, None]:
-    q, k, v, segment_ids_BT, out, log_z = kept
-    dq: list[Array] = []
-    dk = varying_as(jnp.zeros(k.shape, jnp.float32), q, k, v, dout)
-    dv = dk
-    delta = jnp.sum(out.astype(jnp.float32) * dout.astype(jnp.float32), axis=-1, keepdims=True)
-    for block in query_blocks(k.shape[2], window):
-        queries, keys = slice(block.start, block.stop), slice(block.first, block.stop)
-        scores = _scores(q, k, segment_ids_BT, block, window, compute_dtype)
-        weights = jnp.exp(scores - log_z[:, :, :, queries])
-        dout_Q = dout[:, :, :, queries]
-        dweights = product("BKGQH,BKSH->BKGQS", dout_Q, v[:, :, keys], compute_dtype)
-        dscores = weights * (dweights - delta[:, :, :, queries])
-        dq.append(product("BKGQS,BKSH->BKGQH", dscores, k[:, :, keys], compute_dtype))
-        dk_S = product("BKGQS,BKGQH->BKSH", dscores, q[:, :, :, queries], compute_dtype)
-        dv_S = product("BKGQS,BKGQH->BKSH", weights, dout_Q, compute_dtype)
-        dk = lax.dynamic_update_slice_in_dim(dk, dk[:, :, keys] + dk_S, block.first, 2)
-        dv = lax.dynamic_update_slice_in_dim(dv, dv[:, :, keys] + dv_S, block.first, 2)
-    return jnp.concatenate(dq, axis=3).astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
+    q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, out, log_z = kept
+
+    def run(queries: int, one_by_one: bool, arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
+        local = Local(window, compute_dtype, queries)
+
+        def one_row(arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
+            q, k, v, out, log_z, dout = arrays
+            return _backward_row(Row(q, k, v, ids), out, log_z, dout, local)
+
+        return _over_rows(one_row, one_by_one, arrays, ids)
+
+    gradients = lax.platform_dependent(
+        (q_BKGTH, k_BKTH, v_BKTH, out, log_z, dout_BKGTH),
+        segment_ids_BT,
+        cpu=partial(run, CPU_QUERIES, True),
+        default=partial(run, DEFAULT_QUERIES, False),
+    )
+    return *gradients, None
 
 
 _blocked.defvjp(_blocked_forward, _blocked_backward)

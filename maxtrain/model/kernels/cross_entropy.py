@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, pad_rows, product, varying_as
+from maxtrain.model.kernels.common import Implementation, pad_rows, product, stored_transpose, varying_as
 
 CHUNK_LOGITS = 4 * 2**20
 """Logits held at once on CPU, where more of them leave the cache."""
@@ -105,10 +105,10 @@ def _chunked(
 ) -> Losses:
     def run(limit: int, x_ND: Array, output_VD: Array, target_N: Array, weight_N: Array) -> Losses:
         num_rows = x_ND.shape[0]
-        cast_VD = output_VD.astype(compute_dtype)
+        cast_DV = stored_transpose(output_VD.astype(compute_dtype))
 
         def step(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
-            logits_CV = product("CD,VD->CV", chunk[0], cast_VD, compute_dtype)
+            logits_CV = product("CD,DV->CV", chunk[0], cast_DV, compute_dtype)
             log_z_C, nll_C, _ = _statistics(logits_CV, chunk[1], vocab_axis)
             return nll_C, jnp.square(log_z_C)
 
@@ -140,25 +140,27 @@ def _chunked_forward(
     ) -> tuple[Losses, tuple[Array, Array]]:
         num_rows = x_ND.shape[0]
         cast_VD = output_VD.astype(compute_dtype)
+        cast_DV = stored_transpose(cast_VD)
 
-        def step(doutput_VD: Array, chunk: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
+        def step(doutput_DV: Array, chunk: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
             x_CD, target_C, weight_C = chunk
-            logits_CV = product("CD,VD->CV", x_CD, cast_VD, compute_dtype)
+            logits_CV = product("CD,DV->CV", x_CD, cast_DV, compute_dtype)
             log_z_C, nll_C, column_C = _statistics(logits_CV, target_C, vocab_axis)
-            scale_C = weight_C * (1.0 + 2.0 * z_weight * log_z_C)
+            scale_C = weight_C * (1.0 + 2.0 * z_weight * log_z_C) if z_weight else weight_C
             hit_CV = lax.broadcasted_iota(jnp.int32, logits_CV.shape, 1) == column_C[:, None]
             softmax_CV = jnp.exp(logits_CV - log_z_C[:, None])
             dlogits_CV = scale_C[:, None] * softmax_CV - jnp.where(hit_CV, weight_C[:, None], 0.0)
             dlogits_CV = dlogits_CV.astype(compute_dtype)
             dx_CD = product("CV,VD->CD", dlogits_CV, cast_VD, compute_dtype).astype(x_CD.dtype)
-            doutput_VD += product("CV,CD->VD", dlogits_CV, x_CD, compute_dtype)
-            return doutput_VD, (dx_CD, nll_C, jnp.square(log_z_C))
+            x_DC = stored_transpose(x_CD.astype(compute_dtype))
+            doutput_DV += product("DC,CV->DV", x_DC, dlogits_CV, compute_dtype)
+            return doutput_DV, (dx_CD, nll_C, jnp.square(log_z_C))
 
         shape = _chunks(num_rows, output_VD.shape[0], limit)
-        start = varying_as(jnp.zeros(output_VD.shape, jnp.float32), x_ND, output_VD, target_N, weight_N)
-        doutput_VD, rows = lax.scan(step, start, _split(*shape, x_ND, target_N, weight_N))
+        start = varying_as(jnp.zeros(output_VD.shape[::-1], jnp.float32), x_ND, output_VD, target_N, weight_N)
+        doutput_DV, rows = lax.scan(step, start, _split(*shape, x_ND, target_N, weight_N))
         dx_ND, nll_N, z_N = (a.reshape(-1, *a.shape[2:])[:num_rows] for a in rows)
-        return (_total(weight_N, nll_N, z_N, z_weight), nll_N, z_N), (dx_ND, doutput_VD.astype(output_VD.dtype))
+        return (_total(weight_N, nll_N, z_N, z_weight), nll_N, z_N), (dx_ND, doutput_DV.T.astype(output_VD.dtype))
 
     return lax.platform_dependent(
         x_ND,

@@ -14,7 +14,7 @@ from jax import Array, lax
 from maxtrain.model.kernels.common import Implementation, activate, product, varying_as
 from maxtrain.model.kernels.feed_forward import Weights, block_gradients, block_output
 
-CPU_BLOCK_ROWS = 128
+CPU_BLOCK_ROWS = 256
 """Most rows of a block on CPU."""
 DEFAULT_BLOCK_ROWS = 512
 """Most rows of a block elsewhere."""

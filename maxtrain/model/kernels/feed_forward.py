@@ -10,9 +10,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, pad_rows, product, round_up, varying_as
+from maxtrain.model.kernels.common import (
+    Implementation,
+    activate,
+    pad_rows,
+    product,
+    round_up,
+    stored_transpose,
+    varying_as,
+)
 
-CPU_BLOCK_ROWS = 256
+CPU_BLOCK_ROWS = 512
 """Hidden activations of a block stay in the cache."""
 DEFAULT_BLOCK_ROWS = 16_384
 """Accelerators want big products; the block only bounds the memory of the hidden activations."""
@@ -89,13 +97,14 @@ def block_gradients(
         dhidden_CF = dhidden_CF * scale_C[:, None]
         dy_CD = dy_CD * scale_C[:, None]
     dgate_CF, dup_CF = pull(dhidden_CF)
-    ddown_FD = product("CF,CD->FD", hidden_CF, dy_CD, compute_dtype)
+    x_DC = stored_transpose(x_CD.astype(compute_dtype))
+    ddown_FD = product("FC,CD->FD", stored_transpose(hidden_CF.astype(compute_dtype)), dy_CD, compute_dtype)
     dx_CD = product("CF,DF->CD", dup_CF, up_DF, compute_dtype)
-    dup_DF = product("CD,CF->DF", x_CD, dup_CF, compute_dtype)
+    dup_DF = product("DC,CF->DF", x_DC, dup_CF, compute_dtype)
     dgate_DF = None
     if gate_DF is not None:
         dx_CD += product("CF,DF->CD", dgate_CF, gate_DF, compute_dtype)
-        dgate_DF = product("CD,CF->DF", x_CD, dgate_CF, compute_dtype)
+        dgate_DF = product("DC,CF->DF", x_DC, dgate_CF, compute_dtype)
     return dx_CD, (dgate_DF, dup_DF, ddown_FD), dscale_C
 
 
@@ -131,8 +140,8 @@ def _blocked_backward(
         blocks = tuple(pad_rows(a, padded).reshape(-1, block_rows, width) for a in (x_ND, dy_ND))
         cast = jax.tree.map(lambda w: w.astype(compute_dtype), weights)
 
-        def step(total: Weights, block: tuple[Array, Array]) -> tuple[Weights, Array]:
-            dx_CD, dweights, _ = block_gradients(*block, cast, activation, compute_dtype)
+        def step(total: Weights, block: tuple[Array, ...]) -> tuple[Weights, Array]:
+            dx_CD, dweights, _ = block_gradients(block[0], block[1], cast, activation, compute_dtype)
             return jax.tree.map(jnp.add, total, dweights), dx_CD.astype(x_ND.dtype)
 
         start = jax.tree.map(lambda w: varying_as(jnp.zeros(w.shape, jnp.float32), x_ND, dy_ND, w), weights)

@@ -6,7 +6,6 @@ from jax import lax
 
 from maxtrain.model.kernels.experts import block_rows_for, lay_out, sort_by_expert
 from maxtrain.model.kernels.experts import experts as experts_function
-from maxtrain.model.kernels.feed_forward import feed_forward
 
 N, D, F, E, TOP_K = 90, 12, 20, 4, 2
 
@@ -42,7 +41,8 @@ def routing(kind):
     return jnp.asarray(index)
 
 
-def experts(x, index, weight, gate, up, down, implementation, first_expert=0, activation="swiglu"):
+def experts(x, index, weight, weights, implementation, first_expert=0, activation="swiglu"):
+    gate, up, down = weights
     return experts_function(
         x,
         index,
@@ -58,8 +58,11 @@ def experts(x, index, weight, gate, up, down, implementation, first_expert=0, ac
 
 
 def with_gradients(compute, arguments, dy):
-    y, pull = jax.vjp(compute, *arguments)
-    return y, jax.tree.leaves(pull(dy))
+    def run(*arguments):
+        y, pull = jax.vjp(compute, *arguments)
+        return y, jax.tree.leaves(pull(dy))
+
+    return jax.jit(run)(*arguments)
 
 
 def assert_close(fast, slow):
@@ -73,23 +76,13 @@ def test_value_and_gradients(kind):
     x, weight, gate, up, down, dy = inputs()
     index = routing(kind)
     expected = np.zeros((N, D))
-    for n in range(N):
-        for j in range(TOP_K):
-            e = int(index[n, j])
-            if e >= 0:
-                y = feed_forward(
-                    x[n : n + 1],
-                    gate[e],
-                    up[e],
-                    down[e],
-                    activation="swiglu",
-                    compute_dtype=jnp.float32,
-                    implementation="reference",
-                )
-                expected[n] += float(weight[n, j]) * np.asarray(y[0], np.float64)
+    for n, j in np.argwhere(np.asarray(index) >= 0):
+        e = int(index[n, j])
+        row, g = np.asarray(x[n], np.float64), np.asarray(x[n], np.float64) @ np.asarray(gate[e])
+        expected[n] += float(weight[n, j]) * ((g / (1 + np.exp(-g)) * (row @ np.asarray(up[e]))) @ np.asarray(down[e]))
     (y, fast), (y_slow, slow) = (
         with_gradients(
-            lambda x, w, *a, implementation=implementation: experts(x, index, w, *a, implementation),
+            lambda x, w, *a, implementation=implementation: experts(x, index, w, a, implementation),
             (x, weight, gate, up, down),
             dy,
         )
@@ -107,7 +100,7 @@ def test_other_activations(activation):
     results = [
         with_gradients(
             lambda x, w, g, u, d, implementation=implementation: experts(
-                x, index, w, g, u, d, implementation, activation=activation
+                x, index, w, (g, u, d), implementation, activation=activation
             ),
             (x, weight, gate, up, down),
             dy,
@@ -125,12 +118,10 @@ def test_shards_of_experts_add_up():
     @jax.jit
     def share(first, gate, up, down):
         return with_gradients(
-            lambda x, w, *a: experts(x, index, w, *a, "auto", first_expert=first), (x, weight, gate, up, down), dy
+            lambda x, w, *a: experts(x, index, w, a, "auto", first_expert=first), (x, weight, gate, up, down), dy
         )
 
-    whole, gradients = with_gradients(
-        lambda x, w, *a: experts(x, index, w, *a, "auto"), (x, weight, gate, up, down), dy
-    )
+    whole, gradients = with_gradients(lambda x, w, *a: experts(x, index, w, a, "auto"), (x, weight, gate, up, down), dy)
     (y0, g0), (y1, g1) = (share(f, gate[f : f + half], up[f : f + half], down[f : f + half]) for f in (0, half))
     assert_close([y0 + y1, g0[0] + g1[0], g0[1] + g1[1]], [whole, *gradients[:2]])
     assert_close([jnp.concatenate(pair) for pair in zip(g0[2:], g1[2:], strict=True)], gradients[2:])
@@ -141,7 +132,7 @@ def test_rows_of_no_expert_are_never_read():
     index = routing("padding")
     poisoned = x.at[60:].set(jnp.nan)
     for implementation in ("auto", "reference"):
-        run = lambda x, w, *a, implementation=implementation: experts(x, index, w, *a, implementation)  # noqa: E731
+        run = lambda x, w, *a, implementation=implementation: experts(x, index, w, a, implementation)  # noqa: E731
         y, gradients = with_gradients(run, (poisoned, weight, gate, up, down), dy)
         y_clean, clean = with_gradients(run, (x, weight, gate, up, down), dy)
         np.testing.assert_array_equal(y, y_clean)
@@ -155,7 +146,7 @@ def test_only_real_blocks_are_worked_through():
     counted = []
 
     def run(index):
-        text = jax.jit(lambda index: experts(x, index, weight, gate, up, down, "auto")).lower(index).as_text()
+        text = jax.jit(lambda index: experts(x, index, weight, (gate, up, down), "auto")).lower(index).as_text()
         counted.append(text.count("stablehlo.while"))
         order = sort_by_expert(index, E)
         return int(lay_out(order, TOP_K, 16).first_E[-1])
@@ -185,7 +176,7 @@ def test_block_rows_follow_the_load():
 def test_repeats_bit_for_bit():
     x, weight, gate, up, down, dy = inputs()
     index = routing("random")
-    run = jax.jit(lambda *a: with_gradients(lambda x, w, *b: experts(x, index, w, *b, "auto"), a, dy))
+    run = jax.jit(lambda *a: with_gradients(lambda x, w, *b: experts(x, index, w, b, "auto"), a, dy))
     for a, b in zip(
         jax.tree.leaves(run(x, weight, gate, up, down)), jax.tree.leaves(run(x, weight, gate, up, down)), strict=True
     ):
@@ -198,7 +189,7 @@ def test_differentiates_inside_a_checkpointed_scan():
     stacked = jax.tree.map(lambda a: jnp.stack([a, 0.5 * a]), (gate, up, down))
 
     def loss(stacked, implementation):
-        layer = jax.checkpoint(lambda x, w: x + experts(x, index, weight, *w, implementation))
+        layer = jax.checkpoint(lambda x, w: x + experts(x, index, weight, w, implementation))
         return jnp.sum(jnp.square(lax.scan(lambda x, w: (layer(x, w), None), x, stacked)[0]))
 
     assert_close(*(jax.tree.leaves(jax.grad(loss)(stacked, i)) for i in ("auto", "reference")))

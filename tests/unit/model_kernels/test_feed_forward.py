@@ -12,10 +12,12 @@ def inputs(rows, activation, seed=0):
     keys = jax.random.split(jax.random.key(seed), 5)
     x, dy = jax.random.normal(keys[0], (rows, D)), jax.random.normal(keys[1], (rows, D))
     gate = None if activation == "relu2" else jax.random.normal(keys[2], (D, F)) * D**-0.5
-    return (x, gate, jax.random.normal(keys[3], (D, F)) * D**-0.5, jax.random.normal(keys[4], (F, D)) * F**-0.5), dy
+    up, down = jax.random.normal(keys[3], (D, F)) * D**-0.5, jax.random.normal(keys[4], (F, D)) * F**-0.5
+    return (x, gate, up, down), dy
 
 
-def by_hand(x, gate, up, down, activation):
+def by_hand(arguments, activation):
+    x, gate, up, down = arguments
     x, up, down = (np.asarray(a, np.float64) for a in (x, up, down))
     if activation == "relu2":
         return np.maximum(x @ up, 0) ** 2 @ down
@@ -39,9 +41,10 @@ def test_value_and_gradients(activation, rows):
         y, pull = jax.vjp(compute, *arguments)
         return y, [g for g in pull(dy) if g is not None]
 
+    run = jax.jit(run, static_argnums=0)
     y, fast = run("auto")
     y_reference, slow = run("reference")
-    expected = by_hand(*arguments, activation)
+    expected = by_hand(arguments, activation)
     np.testing.assert_allclose(y, expected, atol=1e-5)
     np.testing.assert_allclose(y_reference, expected, atol=1e-5)
     assert len(fast) == (3 if activation == "relu2" else 4)
