@@ -50,7 +50,7 @@ def _cure(sizes: dict[str, int], fixed: int, num_devices: int) -> str:
         cures.append(f"mesh.{axis}={num_devices // others}")
     if num_devices % fixed == 0 and -1 not in sizes.values():
         cures.append(f"mesh.data={sizes['data'] * (num_devices // fixed)}")
-    below = max(1, num_devices // fixed) * fixed
+    below = max(1, num_devices // fixed) * fixed if -1 in sizes.values() else fixed
     cures.append(f"mesh.devices={below}" if below <= num_devices else f"at least {fixed} devices")
     return "use " + " or ".join(dict.fromkeys(cures))
 
@@ -87,9 +87,7 @@ def local_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
     """
     ranks = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
     if num_rows % ranks:
-        raise UserError(
-            f"{num_rows} rows cannot be divided over {ranks} data-parallel ranks: use a multiple of {ranks}"
-        )
+        raise UserError(f"{num_rows} rows do not divide over {ranks} data-parallel ranks: use a multiple of {ranks}")
     return _local_positions(NamedSharding(mesh, PartitionSpec(BATCH_AXES)), (num_rows,))[0]
 
 

@@ -4,6 +4,8 @@ Call `start_processes`, then `start_devices`, before anything else touches a dev
 """
 
 import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -113,6 +115,8 @@ def start_processes(
     found = find_processes(coordinator, num_processes, process_id)
     if found is None:
         return 1
+    if found.coordinator is not None and found.process_id != 0:
+        _wait_for(found.coordinator, timeout_seconds)
     try:
         jax.distributed.initialize(
             *found,
@@ -124,6 +128,23 @@ def start_processes(
         reason = str(error).splitlines()[0]
         raise UserError(f"could not join the other processes through {where}: {reason}") from error
     return found.num_processes or jax.process_count()
+
+
+def _wait_for(coordinator: str, timeout_seconds: int) -> None:
+    """Wait until process 0 listens: JAX itself would abort the process without a word that a user can use."""
+    host, _, port = coordinator.rpartition(":")
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"coordinator {coordinator} did not answer within {timeout_seconds} s ({error}): start process 0 "
+                    "there, or give its address"
+                ) from error
+        time.sleep(0.2)
 
 
 def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:

@@ -56,8 +56,7 @@ def by_hand(q, k, v, ids, window):
     return out
 
 
-@pytest.mark.parametrize("window", [None, 1, 37, 1000])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("window", "packed"), [(None, False), (1, True), (37, False), (1000, True)])
 def test_equals_the_sum_by_hand(window, packed):
     q, k, v, _ = inputs()
     ids = segments() if packed else None
@@ -67,8 +66,7 @@ def test_equals_the_sum_by_hand(window, packed):
         np.testing.assert_allclose(out, expected, atol=2e-6, err_msg=implementation)
 
 
-@pytest.mark.parametrize("window", [None, 37])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("window", "packed"), [(None, False), (None, True), (37, True)])
 def test_gradients_equal_the_reference(window, packed):
     q, k, v, dout = inputs()
     ids = segments() if packed else None

@@ -1,0 +1,78 @@
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from maxtrain.config.schema import BATCH_AXES, MESH_AXES, MeshConfig
+from maxtrain.core.errors import UserError
+from maxtrain.parallel.mesh import local_rows, make_global, make_mesh, resolve_sizes
+
+
+def sizes(num_devices=8, **axes):
+    return resolve_sizes(MeshConfig(**axes), num_devices)
+
+
+def test_all_axes_are_there_and_auto():
+    mesh = make_mesh(MeshConfig(data=2, fsdp=-1))
+    assert mesh.axis_names == MESH_AXES
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 4, "pipeline": 1, "expert": 1, "context": 1, "tensor": 1}
+    assert set(mesh.axis_types) == {AxisType.Auto}
+
+
+@pytest.mark.parametrize("axis", ["data", "fsdp", "expert", "tensor"])
+def test_what_is_left(axis):
+    assert sizes(**{axis: -1})[axis] == 8
+    others = {"tensor": 2} if axis != "tensor" else {"data": 2}
+    assert sizes(**{axis: -1}, **others)[axis] == 4
+
+
+def test_a_free_axis_may_be_one_that_is_not_available_yet_where_nothing_is_left():
+    assert sizes(data=8, pipeline=-1)["pipeline"] == 1
+
+
+@pytest.mark.parametrize(
+    ("axes", "text"),
+    [
+        ({"data": 3}, r"data 3\) does not fit 8 devices: use mesh.data=8 or mesh.devices=3"),
+        ({"data": 4}, r"data 4\) does not fit 8 devices: use mesh.data=8 or mesh.devices=4"),
+        ({"data": 4, "tensor": 4}, r"does not fit 8 devices: use mesh.data=2 or mesh.tensor=2 or at least 16 devices"),
+        ({}, r"\(all axes 1\) does not fit 8 devices: use mesh.data=8 or mesh.devices=1"),
+        (
+            {"data": -1, "tensor": 3},
+            r"tensor 3\) does not fit 8 devices: use mesh.tensor=8 or mesh.devices=6",
+        ),
+        ({"data": -1, "fsdp": -1}, r"mesh.data and mesh.fsdp are both -1: only one"),
+        ({"tensor": 0}, r"mesh.tensor = 0: should be at least 1, or -1"),
+        ({"pipeline": 2}, r"mesh.pipeline = 2: over 1 is not available yet; use fsdp or tensor"),
+        ({"context": 2, "data": 4}, r"mesh.context = 2: over 1 is not available yet"),
+        ({"pipeline": -1}, r"mesh.pipeline = -1 would be 8: over 1 is not available yet"),
+    ],
+)
+def test_sizes_that_do_not_fit(axes, text):
+    with pytest.raises(UserError, match=text) as caught:
+        sizes(**axes)
+    assert "\n" not in str(caught.value)
+
+
+def test_fewer_devices_than_there_are_and_more():
+    assert make_mesh(MeshConfig(devices=2, fsdp=2)).size == 2
+    with pytest.raises(UserError, match=r"mesh.devices = 16 but the backend has 8"):
+        make_mesh(MeshConfig(devices=16, data=16))
+
+
+def test_one_process_holds_every_row():
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, expert=2))
+    np.testing.assert_array_equal(local_rows(mesh, 16), np.arange(16))
+    with pytest.raises(UserError, match=r"12 rows do not divide over 8 data-parallel ranks: use a multiple of 8"):
+        local_rows(mesh, 12)
+
+
+def test_a_global_array_lies_where_its_spec_says():
+    mesh = make_mesh(MeshConfig(data=4, tensor=2))
+    local = np.arange(3 * 8 * 2).reshape(3, 8, 2)
+    whole = make_global(mesh, PartitionSpec(None, BATCH_AXES), local, (3, 8, 2))
+    np.testing.assert_array_equal(whole, local)
+    assert {shard.data.shape for shard in whole.addressable_shards} == {(3, 2, 2)}
+    assert isinstance(whole, jax.Array)
+    with pytest.raises(ValueError, match=r"holds \(3, 8, 2\) of an array of shape \(3, 8, 2\), not \(3, 4, 2\)"):
+        make_global(mesh, PartitionSpec(None, BATCH_AXES), local[:, :4], (3, 8, 2))
