@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 train: $(STAMP)
 	@$(BIN)/python -m maxtrain.corpus build data/recipes/sample.yaml --output datasets/sample
 	@$(BIN)/python -m maxtrain.train configs/learning/first.yaml run.directory=$(RUN)
-	@$(BIN)/python -m maxtrain.generate $(RUN) --record \
+	@test -f $(RUN)/samples.jsonl || $(BIN)/python -m maxtrain.generate $(RUN) --record \
 	  --prompt "It was a dark and" --prompt "却说" --prompt "def main(" --prompt "There are 12 apples."
 	@$(BIN)/python -m maxtrain.report $(RUN)
 
