@@ -9,6 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from maxtrain.core.errors import UserError
+from maxtrain.model.random_bits import fold, uniform
+
+_LEAST = 2.0**-24
+"""Stands for a random number of 0, whose logarithm is not finite."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def sample(logits_BV: jax.Array, seeds_B: jax.Array, positions_B: jax.Array, sam
         return logits_BV.argmax(-1).astype(jnp.int32)
 
     def draw(seed: jax.Array, position: jax.Array, logits_V: jax.Array) -> jax.Array:
-        return jax.random.categorical(jax.random.fold_in(jax.random.key(seed), position), logits_V)
+        # The largest of logits with Gumbel noise is a draw from their softmax.
+        noise_V = uniform(fold((jnp.zeros_like(seed), seed), position), (1, logits_V.shape[0]))[0]
+        return jnp.argmax(logits_V - jnp.log(-jnp.log(jnp.maximum(noise_V, _LEAST))))
 
     return jax.vmap(draw)(seeds_B, positions_B, filter_logits(logits_BV, sampling)).astype(jnp.int32)

@@ -121,9 +121,12 @@ def init_params(key: jax.Array, table: Sequence[ParameterSpec]) -> Params:
     layer_keys = jax.vmap(lambda leaf_key: fold(leaf_key, np.arange(most, dtype=np.uint32)))(leaf_keys)
     tree = []
     for number, spec in enumerate(table):
-        stack = tuple(words[number, : spec.shape[0]] for words in layer_keys)
-        alone = tuple(words[number] for words in leaf_keys)
-        tree.append((spec.path, _init_leaf(spec, stack if _is_stacked(spec) else alone)))
+        first, second = (
+            (words[number, : spec.shape[0]] for words in layer_keys)
+            if _is_stacked(spec)
+            else (words[number] for words in leaf_keys)
+        )
+        tree.append((spec.path, _init_leaf(spec, (first, second))))
     return to_tree(tree)
 
 

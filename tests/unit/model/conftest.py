@@ -54,6 +54,15 @@ OPTIONS = {
 """Between them every option of the model."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Tiny models spend their time in the compiler."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def options():
     return OPTIONS
@@ -155,7 +164,8 @@ def _choose(moe, score, bias):
 
 
 def _experts(config, x, weights, bias):
-    moe, y, picks = config.moe, np.zeros_like(x), []
+    moe, y = config.moe, np.zeros_like(x)
+    picks: list[set[int]] = []
     for t, row in enumerate(x):
         logits = row @ weights["router"]["kernel"]
         score = _sigmoid(logits) if moe.score == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
@@ -176,7 +186,8 @@ def naive_logits():
 
     def forward(config, params, tokens, bias):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        x, picks, seen = params["embedding"]["weight"][np.asarray(tokens)], [], {"dense": 0, "moe": 0}
+        x, seen = params["embedding"]["weight"][np.asarray(tokens)], {"dense": 0, "moe": 0}
+        picks: list[list[set[int]]] = []
         for layer in range(config.num_layers):
             kind = "moe" if config.is_moe(layer) else "dense"
             number = seen[kind]
