@@ -68,7 +68,8 @@ class Runner:
         key = config.model_copy(update={"run": None, "checkpoint": None, "logging": None, "evaluation": None})
         key = key.model_dump_json(warnings=False)
         if key not in self._parts:
-            self._parts[key] = build_parts(config, plan_batches(config), len(config.data.mixture))
+            plan = plan_batches(config)
+            self._parts[key] = build_parts(config, plan, len({name for stage in plan.stages for name in stage.mixture}))
         return self._parts[key]
 
     def train(self, directory: Path, *overrides: str, stop_at: int | None = None) -> int:

@@ -11,10 +11,10 @@ def newer(root, sample_dataset, tmp_path_factory):
     """Part of the sample as another dataset with the same tokenizer."""
     folder = tmp_path_factory.mktemp("newer")
     recipe = folder / "recipe.yaml"
+    files = [f"{root}/data/sample/{name}.jsonl.zst" for name in ("book_en", "math")]
     recipe.write_text(
-        f"output: dataset\ninputs:\n  - files: ['{root}/data/sample/book_en.jsonl.zst', '{root}/data/sample/math.jsonl.zst']\n"
-        f"    licence: stated by each record\ntokenizer: {{path: {sample_dataset}/tokenizer.model}}\n"
-        "splits: {heldout: 0.1}\n"
+        f"output: dataset\ninputs: [{{files: {files}, licence: stated by each record}}]\n"
+        f"tokenizer: {{path: {sample_dataset}/tokenizer.model}}\nsplits: {{heldout: 0.1}}\n"
     )
     output = folder / "dataset"
     command = [sys.executable, "-m", "maxtrain.corpus", "build", str(recipe), "--output", str(output)]

@@ -1,6 +1,7 @@
 """The same small model on one device and on meshes of the eight emulated ones."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import Config
+from maxtrain.parallel.emulation import settle
 from maxtrain.train.feed import BatchFeeder
 from maxtrain.train.parts import build_parts
-from maxtrain.train.step import batch_gradients
+from maxtrain.train.state import to_saved
 
 ROWS, LENGTH, VOCABULARY = 32, 32, 128
 
@@ -48,7 +50,7 @@ def parity_config(mesh: dict[str, int], num_micro: int = 1) -> Config:
             },
             "mesh": {"devices": int(np.prod(list(mesh.values()))) if mesh else 1, **mesh},
             "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
-            "optimizer": {"weight_decay": 0.1},
+            "optimizer": {"weight_decay": 0.1, "clip_norm": None},
             "schedule": {"name": "constant", "lr": 1e-3},
         }
     )
@@ -78,8 +80,19 @@ def parity_batch(seed: int) -> dict[str, np.ndarray]:
     return {**{name: value.astype(np.int32) for name, value in rows.items()}, "weights": weights}
 
 
+class Trained(NamedTuple):
+    """Some steps of training, by parameter path."""
+
+    gradient: dict[str, np.ndarray]
+    """Adam's first moment after the first step: a tenth of that step's gradient, not clipped."""
+    params: dict[str, np.ndarray]
+    """Parameters after the last step."""
+    lines: list[dict]
+    """Metrics of every step."""
+
+
 class OnMesh:
-    """The model on one mesh: its gradient, and some steps."""
+    """The model on one mesh."""
 
     def __init__(self, mesh: dict[str, int], num_micro: int) -> None:
         config = parity_config(mesh, num_micro)
@@ -90,20 +103,21 @@ class OnMesh:
     def batch(self, seed: int):
         return self._feeder.place(parity_batch(seed), ROWS)
 
-    def gradient(self, seed: int = 0):
-        """(gradients, total loss, aux) of the initial parameters, on the host."""
-        state = self.parts.create_state(self._seed)
-        model = self.parts.model
-        function = jax.jit(lambda params, batch, bias: batch_gradients(model, params, batch, bias, None))
-        return jax.device_get(function(state.params, self.batch(seed), state.expert_bias))
-
-    def train(self, num_steps: int):
-        """(state, metrics of every step) on the host."""
-        state, lines = self.parts.create_state(self._seed), []
+    def train(self, num_steps: int) -> "Trained":
+        """Train and bring everything to the host."""
+        state, lines, moments = self.parts.create_state(self._seed), [], {}
         for step in range(num_steps):
-            state, metrics = self.parts.train_step(state, self.batch(step))
+            state, metrics = settle(self.parts.train_step(state, self.batch(step)))
             lines.append(jax.device_get(metrics))
-        return jax.device_get(state), lines
+            if step == 0:
+                moments = jax.device_get(to_saved(state)["opt_state"])
+        first = {name.removeprefix("0/mu/"): leaf for name, leaf in moments.items() if name.startswith("0/mu/")}
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
+        return Trained(
+            gradient=first,
+            params={jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves},
+            lines=lines,
+        )
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +130,6 @@ def on_mesh():
 
 
 @pytest.fixture(scope="session")
-def one_device(on_mesh):
-    """Gradient and five steps of the same model on one device."""
-    single = on_mesh()
-    return single.gradient(), single.train(5)
+def one_device(on_mesh) -> Trained:
+    """Five steps of the same model on one device."""
+    return on_mesh().train(5)

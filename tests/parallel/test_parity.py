@@ -1,8 +1,9 @@
 """Every mesh against one device, in float32: loss, every gradient leaf, parameters after five steps."""
 
-import jax
 import numpy as np
 import pytest
+
+from maxtrain.train.state import to_saved
 
 MESHES = [
     {"data": 8},
@@ -11,7 +12,7 @@ MESHES = [
     {"tensor": 4, "fsdp": 2},
     {"data": 2, "fsdp": 2, "expert": 2},
 ]
-NAMES = ["-".join(f"{axis}{size}" for axis, size in mesh.items()) for mesh in MESHES]
+NAMES = ["-".join(f"{axis}{size}" for axis, size in mesh.items()) for mesh in MESHES] + ["fsdp2-expert2-accumulation2"]
 
 
 def relative(a, b) -> float:
@@ -22,44 +23,32 @@ def relative(a, b) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-def leaves(tree):
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+def farthest(a: dict, b: dict) -> tuple[str, float]:
+    """The leaf with the greatest distance."""
+    assert a.keys() == b.keys()
+    return max(((name, relative(leaf, b[name])) for name, leaf in a.items()), key=lambda item: item[1])
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=NAMES)
-def test_mesh_equals_one_device(on_mesh, one_device, mesh):
-    (grads, total, aux), (state, lines) = one_device
-    sharded = on_mesh(**mesh)
-    mesh_grads, mesh_total, mesh_aux = sharded.gradient()
-    assert relative(mesh_total, total) < 2e-6
-    np.testing.assert_array_equal(mesh_aux.expert_load, aux.expert_load)  # a flipped expert would show here
-    far = {name: relative(leaf, leaves(grads)[name]) for name, leaf in leaves(mesh_grads).items()}
-    assert max(far.values()) < 1e-5, max(far.items(), key=lambda item: item[1])
-
-    mesh_state, mesh_lines = sharded.train(5)
-    for line, mesh_line in zip(lines, mesh_lines, strict=True):
-        np.testing.assert_array_equal(mesh_line["expert_load"], line["expert_load"])
-        assert relative(mesh_line["loss"], line["loss"]) < 2e-6
-        assert relative(mesh_line["grad_norm"], line["grad_norm"]) < 1e-5
-    far = {name: relative(leaf, leaves(state.params)[name]) for name, leaf in leaves(mesh_state.params).items()}
-    assert max(far.values()) < 1e-5, max(far.items(), key=lambda item: item[1])
-
-
-@pytest.mark.parametrize("num_micro", [2, 4])
-def test_accumulation_on_a_mesh_equals_one_device(on_mesh, one_device, num_micro):
-    (grads, total, _), _ = one_device
-    mesh_grads, mesh_total, _ = on_mesh(num_micro, fsdp=2, expert=2).gradient()
-    assert relative(mesh_total, total) < 2e-6
-    far = {name: relative(leaf, leaves(grads)[name]) for name, leaf in leaves(mesh_grads).items()}
-    assert max(far.values()) < 1e-5, max(far.items(), key=lambda item: item[1])
+@pytest.mark.parametrize(
+    ("mesh", "num_micro"), [(mesh, 1) for mesh in MESHES] + [({"fsdp": 2, "expert": 2}, 2)], ids=NAMES
+)
+def test_mesh_equals_one_device(on_mesh, one_device, mesh, num_micro):
+    trained = on_mesh(num_micro, **mesh).train(5)
+    for line, other in zip(one_device.lines, trained.lines, strict=True):
+        np.testing.assert_array_equal(other["expert_load"], line["expert_load"])  # a flipped expert would show here
+        assert other["batch_digest"] == line["batch_digest"]
+        assert relative(other["loss"], line["loss"]) < 2e-6
+        assert relative(other["grad_norm"], line["grad_norm"]) < 2e-6
+    assert farthest(trained.gradient, one_device.gradient)[1] < 1e-5, farthest(trained.gradient, one_device.gradient)
+    assert farthest(trained.params, one_device.params)[1] < 1e-5, farthest(trained.params, one_device.params)
 
 
 def test_parameters_are_born_sharded(on_mesh):
     state = on_mesh(data=2, fsdp=2, expert=2).parts.create_state(0)
-    up = leaves(state.params)["layers/moe/experts/up"]
+    saved = to_saved(state)
+    up = saved["params"]["layers"]["moe"]["feed_forward"]["experts"]["up"]
     assert up.addressable_shards[0].data.size * 4 == up.size  # experts over `expert`, width over `fsdp`
-    moments = [leaf for name, leaf in leaves(state.opt_state).items() if name.endswith("nu/layers/moe/experts/up")]
-    assert [leaf.sharding for leaf in moments] == [up.sharding]
+    moment = next(
+        leaf for name, leaf in saved["opt_state"].items() if name.endswith("nu/layers/moe/feed_forward/experts/up")
+    )
+    assert moment.sharding == up.sharding

@@ -11,15 +11,15 @@ ROWS, LENGTH, VOCABULARY = 8, 32, 96
 
 
 def tiny_config(**sections) -> Config:
-    """Two layers of width 32, four experts; sections are merged key by key."""
-    moe = {"num_experts": 4, "top_k": 2, "d_expert": 32, "num_shared": 1, "first_dense": 1, "z_weight": 1e-3}
+    """Two mixture-of-experts layers of width 32; sections are merged key by key."""
+    moe = {"num_experts": 4, "top_k": 2, "d_expert": 32, "z_weight": 1e-3}
     base: dict = {
         "run": {"directory": "unused", "seed": 3},
         "data": {"source": "synthetic", "sequence_length": LENGTH},
         "batch": {"global_batch_tokens": ROWS * LENGTH, "micro_batch": ROWS},
         "model": {
             "vocab_size": VOCABULARY,
-            "num_layers": 3,
+            "num_layers": 2,
             "d_model": 32,
             "num_heads": 4,
             "num_kv_heads": 2,
@@ -29,6 +29,7 @@ def tiny_config(**sections) -> Config:
         },
         "mesh": {"devices": 1},
         "train": {"total_tokens": 16 * ROWS * LENGTH, "scan_unroll": 1},
+        "optimizer": {"clip_norm": 0.25},
         "schedule": {"name": "cosine", "lr": 3e-3, "warmup_frac": 0.25},
     }
     for name, values in sections.items():
