@@ -1,15 +1,17 @@
 """Where ranks exchange rows and weights: islands of fully manual `shard_map` around local mathematics.
 
 An island gathers the weights it uses over `fsdp`, calls its local computation, and adds up what `tensor` and `expert`
-ranks computed in part. Everything inside is typed as varying over every axis but `pipeline`, so that each weight's
-gradient is summed over the ranks that share it exactly once, by the transposition of these very casts. Axes of size 1
-take no part. Without a mesh, or on one device, the computation is called directly.
+ranks computed in part. Gradients come out by transposition: a gathered weight's is scattered back, and what an
+argument's spec does not mention is summed over at the island's edge, exactly once. Types of varying values are not
+checked (check_vma=False): their rules fail on loops under `vmap(spmd_axis_name="pipeline")`, which a pipeline needs;
+tests on many meshes take their place. Without a mesh, or on one device, the computation is called directly.
 
 B batch  T tokens  N = B · T rows  K kv heads  H head dim  D model  F hidden  E experts  k choices  V vocabulary
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,8 +22,6 @@ from jax.sharding import Mesh, PartitionSpec
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, Rules, to_partition_spec
 
-ISLAND_AXES = (*BATCH_AXES, "context", "tensor")
-"""Mesh axes that an island's values vary over; `pipeline` is added from outside by `vmap(spmd_axis_name=)`."""
 ROW_AXES = (*BATCH_AXES, "context")
 """Mesh axes that divide the tokens."""
 
@@ -58,11 +58,8 @@ def sharded_attention(
     query = _activation(mesh, *_TOKENS, "heads", None)
     keys = _activation(mesh, *_TOKENS, "kv_heads", None)
 
-    def island(q: Array, k: Array, v: Array, segment_ids: Array | None) -> Array:
-        return compute(q, k, v, None if segment_ids is None else _vary(segment_ids, mesh))
-
     return _run_island(
-        island,
+        compute,
         mesh,
         (query, keys, keys, _activation(mesh, *_TOKENS)),
         query,
@@ -93,8 +90,8 @@ def sharded_feed_forward(
 
     def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
         gate = _gather_gate(gate, _INWARD, mesh)
-        y_BTD = local(_vary(x, mesh), gate, _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh))
-        return lax.psum(y_BTD, _active(mesh, "tensor"))
+        y_BTD = local(x, gate, _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh))
+        return _sum_parts(y_BTD, _active(mesh, "tensor"))
 
     tokens = _activation(mesh, *_TOKENS, "embed")
     specs = (tokens, *_parameters(mesh, _INWARD, _INWARD, _OUTWARD))
@@ -135,16 +132,16 @@ def sharded_experts(
     exchange = _active(mesh, "expert")
 
     def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        rows = [_flat(_vary(a, mesh)) for a in (x, index, weight)]
+        rows = [_flat(a) for a in (x, index, weight)]
         weights = _gather_gate(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
         first = jnp.int32(0)
         if exchange:
             rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
             first = lax.axis_index(exchange) * up.shape[0]
-        y_ND = compute(*rows, *weights, first_expert=_vary(first, mesh), num_experts=num_experts)
+        y_ND = compute(*rows, *weights, first_expert=first, num_experts=num_experts)
         if exchange:
             y_ND = lax.psum_scatter(y_ND, exchange, scatter_dimension=0, tiled=True)
-        return lax.psum(y_ND, _active(mesh, "tensor")).reshape(x.shape)
+        return _sum_parts(y_ND, _active(mesh, "tensor")).reshape(x.shape)
 
     tokens, choices = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS, None)
     specs = (tokens, choices, choices, *_parameters(mesh, inward, inward, outward))
@@ -186,7 +183,7 @@ def sharded_cross_entropy(
 
     def island(x: Array, output: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
         gathered = _gather(output, ("vocab", "embed"), mesh)
-        total, nll_BT, z_BT = local(_vary(x, mesh), gathered, target, weight, "tensor" if divided else None)
+        total, nll_BT, z_BT = local(x, gathered, target, weight, "tensor" if divided else None)
         return lax.psum(total, _active(mesh, *ROW_AXES)), nll_BT, z_BT
 
     tokens, rows = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS)
@@ -208,8 +205,12 @@ def _active(mesh: Mesh | None, *axes: str) -> tuple[str, ...]:
 
 
 def _divided(mesh: Mesh | None, axes: Sequence[str | None], rules: Rules) -> PartitionSpec:
-    entries = ((entry,) if isinstance(entry, str) else entry or () for entry in to_partition_spec(axes, rules))
-    return PartitionSpec(*(_active(mesh, *entry) or None for entry in entries))
+    """The tensor's spec, with all axes of size 1 in it, so that nothing is summed over them."""
+    assert mesh is not None
+    entries = [(entry,) if isinstance(entry, str) else entry or () for entry in to_partition_spec(axes, rules)]
+    named = {name for entry in entries for name in entry}
+    idle = tuple(axis for axis, size in mesh.shape.items() if size == 1 and axis not in named)
+    return PartitionSpec(entries[0] + idle, *entries[1:])
 
 
 def _activation(mesh: Mesh | None, *axes: str | None) -> PartitionSpec:
@@ -224,15 +225,30 @@ def _flat(x_BTD: Array) -> Array:
     return x_BTD.reshape(-1, x_BTD.shape[-1])
 
 
-def _vary(x: Array, mesh: Mesh | None) -> Array:
-    """Type a value as varying over every axis of the island; its gradient is summed over those it did not vary over."""
-    missing = tuple(axis for axis in _active(mesh, *ISLAND_AXES) if axis not in jax.typeof(x).mat.varying)
-    return lax.pcast(x, missing, to="varying") if missing else x
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _sum_parts(y: Array, axes: tuple[str, ...]) -> Array:
+    """Sum over axes that the island's output does not mention.
+
+    Each rank receives an equal part of the output's cotangent; scaling it up saves the exchange that the transposition
+    of a plain psum would make.
+    """
+    return lax.psum(y, axes)
+
+
+def _sum_parts_forward(y: Array, axes: tuple[str, ...]) -> tuple[Array, None]:
+    return _sum_parts(y, axes), None
+
+
+def _sum_parts_backward(axes: tuple[str, ...], _: None, dy: Array) -> tuple[Array]:
+    return (dy * math.prod(lax.axis_size(axis) for axis in axes),)
+
+
+_sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 
 
 def _gather(weight: Array, axes: tuple[str, ...], mesh: Mesh | None) -> Array:
     """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
-    weight, shards = _vary(weight, mesh), _active(mesh, "fsdp")
+    shards = _active(mesh, "fsdp")
     return lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True) if shards else weight
 
 
@@ -268,7 +284,9 @@ def _run_island(
             a if value is None or a is None else _pad_batch(a, missing, value)
             for a, value in zip(arguments, fills, strict=True)
         ]
-    results = jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs)(*arguments)
+    results = jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
+        *arguments
+    )
     return jax.tree.map(lambda a: a[:batch] if a.ndim else a, results) if missing else results
 
 

@@ -1,4 +1,7 @@
-"""Islands against one device: values within 2e-6, every gradient leaf within 1e-5 in relative L2, float32."""
+"""Islands against one device, float32: values within 2e-6, every gradient leaf within 1e-5 in relative L2.
+
+Pairs and triples of axes; `test_parity` has whole models on each single axis.
+"""
 
 import re
 from collections import Counter
@@ -8,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from maxtrain.config.schema import MeshConfig
 from maxtrain.model.kernels.attention import attention
@@ -27,9 +30,6 @@ from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
 B, T, D, F, E, TOP_K, V, HEADS, HEAD_DIM = 8, 12, 16, 24, 8, 2, 64, 8, 4
 
 MESHES = {
-    "data=8": {"data": 8},
-    "fsdp=8": {"fsdp": 8},
-    "expert=8": {"expert": 8},
     "tensor=8": {"tensor": 8},
     "tensor=4,fsdp=2": {"tensor": 4, "fsdp": 2},
     "data=2,fsdp=2,expert=2": {"data": 2, "fsdp": 2, "expert": 2},
@@ -144,14 +144,18 @@ def single():
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(parameters(), x, data)
 
 
-@pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
-def test_mesh_equals_one_device(sizes, single):
+@pytest.mark.parametrize(
+    ("sizes", "implementation"),
+    [*((sizes, "auto") for sizes in MESHES.values()), (MESHES["tensor=4,fsdp=2"], "reference")],
+    ids=[*MESHES, "reference"],
+)
+def test_mesh_equals_one_device(sizes, implementation, single):
     mesh = make_mesh(MeshConfig(**sizes))
     params, data = on_mesh(mesh, parameters(), batch())
     x = data.pop("x")
 
     def loss(params, x, rest):
-        return block(params, {"x": x, **rest}, mesh)
+        return block(params, {"x": x, **rest}, mesh, implementation)
 
     step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (total, (nll, z, index)), (gradients, dx) = step(params, x, data)
@@ -222,14 +226,57 @@ def inventory(sizes, kernel):
     ("sizes", "kernel", "expected"),
     [
         # Replicas exchange nothing but gradients.
-        ({"data": 8}, "feed_forward", {"all-reduce"}),
-        ({"data": 8}, "experts", {"all-reduce"}),
-        ({"tensor": 8}, "feed_forward", {"all-reduce"}),
+        ({"data": 8}, "feed_forward", {"all-reduce": 1}),
+        ({"data": 8}, "experts", {"all-reduce": 1}),
+        # The output, and the input's gradient.
+        ({"tensor": 8}, "feed_forward", {"all-reduce": 2}),
         # Weights are gathered, their gradients scattered; rows stay.
-        ({"fsdp": 8}, "feed_forward", {"all-gather", "reduce-scatter"}),
+        ({"fsdp": 8}, "feed_forward", {"all-gather": 3, "reduce-scatter": 3}),
         # Rows are gathered over `expert`, outputs scattered; weights stay.
-        ({"expert": 8}, "experts", {"all-gather", "reduce-scatter"}),
+        ({"expert": 8}, "experts", {"all-gather": 4, "reduce-scatter": 2}),
     ],
 )
 def test_collectives_are_those_meant(sizes, kernel, expected):
-    assert set(inventory(sizes, kernel)) == expected
+    found = inventory(sizes, kernel)
+    assert set(found) == set(expected)
+    assert all(found[kind] <= most for kind, most in expected.items()), found
+
+
+def test_islands_run_under_a_vmap_over_stages():
+    """A pipeline will map islands over its stages: equal to a loop, and no stage's weights leave it."""
+    shape = {"data": 1, "fsdp": 2, "pipeline": 2, "expert": 2, "context": 1, "tensor": 1}
+    mesh = jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=(AxisType.Auto,) * 6)
+    names = ("expert_gate", "expert_up", "expert_down")
+    stacked = {name: jnp.stack([parameters()[name], 0.5 * parameters()[name]]) for name in names}
+    x = jax.random.normal(jax.random.key(5), (2, B, T, D))
+    index = jnp.broadcast_to(jnp.arange(B)[:, None, None] + jnp.arange(TOP_K), (B, T, TOP_K)).astype(jnp.int32) % E
+
+    def stage(params, x, mesh):
+        return sharded_experts(
+            x,
+            index,
+            jnp.ones(index.shape),
+            *(params[name] for name in names),
+            mesh=mesh,
+            compute=partial(experts, activation="swiglu", compute_dtype=jnp.float32),
+        )
+
+    def loss(params, x, mesh):
+        mapped = jax.vmap(partial(stage, mesh=mesh), spmd_axis_name="pipeline" if mesh else None)
+        return jnp.sum(jnp.square(mapped(params, x)))
+
+    shardings = {
+        name: NamedSharding(mesh, to_partition_spec(("layers", *AXES[name]), PARAMETER_RULES)) for name in names
+    }
+    rows = NamedSharding(mesh, PartitionSpec("pipeline", ("data", "fsdp", "expert")))
+    step = jax.jit(jax.grad(partial(loss, mesh=mesh), argnums=(0, 1)), out_shardings=(shardings, rows))
+    arguments = jax.device_put(stacked, shardings), jax.device_put(x, rows)
+    gradients = step(*arguments)
+    expected = jax.jit(jax.grad(partial(loss, mesh=None), argnums=(0, 1)))(stacked, x)
+    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
+        assert relative(a, b) <= 1e-5
+    text = step.lower(*arguments).compile().as_text() or ""
+    assert set(COLLECTIVE.findall(text)) == {"all-gather", "reduce-scatter"}
+    groups = set(re.findall(r"all-gather\(.*?replica_groups=(\S+?), ", text))
+    # Devices are numbered fsdp · pipeline · expert: a group never holds both stages.
+    assert groups <= {"{{0,1},{2,3},{4,5},{6,7}}", "{{0,4},{1,5},{2,6},{3,7}}", "[4,2]<=[8]", "[4,2]<=[2,4]T(1,0)"}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose, varying_as
+from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose
 
 KEPT_NAMES = ("attention_out", "attention_log_z")
 """Checkpoint names of what the backward pass needs beside q, k and v; a remat policy that saves them spares scores."""
@@ -199,7 +199,7 @@ def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, lo
         )
         return sums, dq_HQ.T.reshape(row.q_GTH.shape[0], span.queries, -1).astype(row.q_GTH.dtype)
 
-    zero_TH = varying_as(jnp.zeros(row.k_TH.shape, jnp.float32), *row[:3], dout_GTH)
+    zero_TH = jnp.zeros(row.k_TH.shape, jnp.float32)
     sums, parts = (zero_TH, zero_TH), []
     for span in query_spans(row.k_TH.shape[0], local.window, local.queries):
         if span.stop - span.start == span.queries:

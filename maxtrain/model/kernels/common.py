@@ -1,4 +1,4 @@
-"""What every kernel shares: products, activations, blocks of rows, and types inside `shard_map`."""
+"""What every kernel shares: products, activations, blocks of rows."""
 
 from typing import Any, Literal
 
@@ -53,16 +53,6 @@ def stored_transpose(x: Array) -> Array:
         cpu=lambda x: lax.optimization_barrier(jnp.swapaxes(x, -1, -2)),
         default=lambda x: jnp.swapaxes(x, -1, -2),
     )
-
-
-def varying_as(value: Array, *others: Array) -> Array:
-    """Type a fresh value as varying over every manual mesh axis that the others vary over.
-
-    A loop's carry must enter with the type that it leaves with. Outside `shard_map` nothing changes.
-    """
-    axes = frozenset[str]().union(*(jax.typeof(other).mat.varying for other in others))
-    axes -= jax.typeof(value).mat.varying
-    return lax.pcast(value, tuple(sorted(axes)), to="varying") if axes else value
 
 
 def pad_rows(x: Array, num_rows: int) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, pad_rows, product, stored_transpose, varying_as
+from maxtrain.model.kernels.common import Implementation, pad_rows, product, stored_transpose
 
 CHUNK_LOGITS = 4 * 2**20
 """Logits held at once on CPU, where more of them leave the cache."""
@@ -44,7 +44,8 @@ def cross_entropy(
         weight_N: float32 weight of each row; a row of weight 0 adds nothing to total.
         z_weight: weight of the z-loss.
         compute_dtype: type of the products' operands; they accumulate in float32.
-        vocab_axis: manual mesh axis over which the vocabulary is divided, or None.
+        vocab_axis: mesh axis over which the vocabulary is divided, manual in a `shard_map` with check_vma=False, or
+            None.
         implementation: `auto` or `reference`.
 
     Returns:
@@ -157,7 +158,7 @@ def _chunked_forward(
             return doutput_DV, (dx_CD, nll_C, jnp.square(log_z_C))
 
         shape = _chunks(num_rows, output_VD.shape[0], limit)
-        start = varying_as(jnp.zeros(output_VD.shape[::-1], jnp.float32), x_ND, output_VD, target_N, weight_N)
+        start = jnp.zeros(output_VD.shape[::-1], jnp.float32)
         doutput_DV, rows = lax.scan(step, start, _split(*shape, x_ND, target_N, weight_N))
         dx_ND, nll_N, z_N = (a.reshape(-1, *a.shape[2:])[:num_rows] for a in rows)
         return (_total(weight_N, nll_N, z_N, z_weight), nll_N, z_N), (dx_ND, doutput_DV.T.astype(output_VD.dtype))
@@ -180,7 +181,8 @@ def _chunked_backward(
     cotangents: Losses,
 ) -> tuple[Array, Array, None, None]:
     dx_ND, doutput_VD = kept
-    dtotal = cotangents[0]
+    # Every rank of the vocabulary holds total, and with it a part of its cotangent.
+    dtotal = cotangents[0] if vocab_axis is None else lax.psum(cotangents[0], vocab_axis)
     return (dx_ND * dtotal).astype(dx_ND.dtype), (doutput_VD * dtotal).astype(doutput_VD.dtype), None, None
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, product, varying_as
+from maxtrain.model.kernels.common import Implementation, activate, product
 from maxtrain.model.kernels.feed_forward import Weights, block_gradients, block_output
 
 CPU_BLOCK_ROWS = 256
@@ -103,9 +103,9 @@ class Blocks(NamedTuple):
 def sort_by_expert(local_Nk: Array, num_local: int) -> Order:
     """Order the choices by expert; those of no expert (-1) come last."""
     key_M = jnp.where(local_Nk < 0, num_local, local_Nk).reshape(-1).astype(jnp.int32)
-    places_M = varying_as(lax.iota(jnp.int32, key_M.size), key_M)
-    expert_M, choice_M = lax.sort_key_val(key_M, places_M, is_stable=True)
-    return Order(choice_M, expert_M, jnp.searchsorted(expert_M, jnp.arange(num_local + 1)).astype(jnp.int32))
+    expert_M, choice_M = lax.sort_key_val(key_M, lax.iota(jnp.int32, key_M.size), is_stable=True)
+    count_E = jnp.zeros(num_local + 1, jnp.int32).at[key_M].add(1)
+    return Order(choice_M, expert_M, jnp.cumsum(count_E) - count_E)
 
 
 def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
@@ -118,7 +118,7 @@ def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
     position_M = jnp.where(
         order.expert_M < num_local, lax.iota(jnp.int32, num_choices) + shift_E[order.expert_M], num_positions
     )
-    choice_P = varying_as(jnp.full(num_positions, num_choices, jnp.int32), position_M)
+    choice_P = jnp.full(num_positions, num_choices, jnp.int32)
     choice_P = choice_P.at[position_M].set(order.choice_M, mode="drop", unique_indices=True)
     back_M = jnp.zeros_like(position_M).at[order.choice_M].set(position_M, unique_indices=True)
     return Blocks(choice_P, back_M.reshape(-1, top_k), first_E)
@@ -156,7 +156,7 @@ def _forward_rows(
 ) -> Array:
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, top_k, block_rows)
-    rows_PD = varying_as(unwritten((blocks.choice_P.size, width), jnp.float32), x_ND, order.choice_M, weights[1])
+    rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
 
     def one_expert(rows_PD: Array, item: tuple[Weights, Array, Array]) -> tuple[Array, None]:
         held = jax.tree.map(lambda w: w.astype(compute_dtype), item[0])
@@ -194,9 +194,6 @@ def _backward_rows(
     num_positions = blocks.choice_P.size
     weight_M = jnp.append(weight_Nk.reshape(-1), jnp.float32(0))
 
-    def vary(value: Array) -> Array:
-        return varying_as(value, x_ND, order.choice_M, weight_Nk, dy_ND, weights[1])
-
     def one_expert(
         buffers: tuple[Array, Array], item: tuple[Weights, Array, Array]
     ) -> tuple[tuple[Array, Array], Weights]:
@@ -213,11 +210,11 @@ def _backward_rows(
             dweight_P = lax.dynamic_update_slice_in_dim(dweight_P, dweight_C, block * block_rows, 0)
             return dx_PD, dweight_P, jax.tree.map(jnp.add, total, dheld)
 
-        zero = jax.tree.map(lambda w: vary(jnp.zeros(w.shape, jnp.float32)), item[0])
+        zero = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), item[0])
         dx_PD, dweight_P, total = lax.fori_loop(item[1], item[2], one_block, (*buffers, zero))
         return (dx_PD, dweight_P), jax.tree.map(lambda d, w: d.astype(w.dtype), total, item[0])
 
-    start = vary(unwritten((num_positions, width), jnp.float32)), vary(unwritten((num_positions,), jnp.float32))
+    start = unwritten((num_positions, width), jnp.float32), unwritten((num_positions,), jnp.float32)
     (dx_PD, dweight_P), dweights = lax.scan(one_expert, start, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
     dx_ND = _combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
     dweight_Nk = jnp.take(dweight_P, blocks.position_Nk, mode="clip")

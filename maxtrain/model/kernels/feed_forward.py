@@ -17,7 +17,6 @@ from maxtrain.model.kernels.common import (
     product,
     round_up,
     stored_transpose,
-    varying_as,
 )
 
 CPU_BLOCK_ROWS = 512
@@ -144,7 +143,7 @@ def _blocked_backward(
             dx_CD, dweights, _ = block_gradients(block[0], block[1], cast, activation, compute_dtype)
             return jax.tree.map(jnp.add, total, dweights), dx_CD.astype(x_ND.dtype)
 
-        start = jax.tree.map(lambda w: varying_as(jnp.zeros(w.shape, jnp.float32), x_ND, dy_ND, w), weights)
+        start = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), weights)
         total, dx_BCD = lax.scan(step, start, blocks)
         total = jax.tree.map(lambda d, w: d.astype(w.dtype), total, weights)
         return dx_BCD.reshape(-1, width)[:num_rows], total

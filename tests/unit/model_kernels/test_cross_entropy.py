@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ def inputs():
     return x, output, target, weight
 
 
+@partial(jax.jit, static_argnames=("z_weight", "implementation", "dtype"))
 def run(*arguments, z_weight=0.0, implementation="auto", dtype=jnp.float32):
     return cross_entropy(
         *arguments, z_weight=z_weight, compute_dtype=dtype, vocab_axis=None, implementation=implementation
@@ -50,7 +53,7 @@ def test_gradients_equal_the_reference_and_the_value_is_the_same(z_weight):
             total, nll_N, _ = run(x, output, target, weight, z_weight=z_weight, implementation=implementation)
             return 3.0 * total, nll_N
 
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(x, output)
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(x, output)
 
     (fast, nll_fast), fast_gradients = gradients("auto")
     (slow, nll_slow), slow_gradients = gradients("reference")

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,12 +59,15 @@ def experts(x, index, weight, weights, implementation, first_expert=0, activatio
     )
 
 
-def with_gradients(compute, arguments, dy):
-    def run(*arguments):
-        y, pull = jax.vjp(compute, *arguments)
-        return y, jax.tree.leaves(pull(dy))
+@partial(jax.jit, static_argnames=("implementation", "activation"))
+def with_gradients(x, index, weight, weights, dy, implementation, first_expert=0, activation="swiglu"):
+    """y, then the gradients of x, of the routing weights, and of each expert matrix."""
 
-    return jax.jit(run)(*arguments)
+    def compute(x, weight, weights):
+        return experts(x, index, weight, weights, implementation, first_expert, activation)
+
+    y, pull = jax.vjp(compute, x, weight, weights)
+    return y, *jax.tree.leaves(pull(dy))
 
 
 def assert_close(fast, slow):
@@ -80,80 +85,47 @@ def test_value_and_gradients(kind):
         e = int(index[n, j])
         row, g = np.asarray(x[n], np.float64), np.asarray(x[n], np.float64) @ np.asarray(gate[e])
         expected[n] += float(weight[n, j]) * ((g / (1 + np.exp(-g)) * (row @ np.asarray(up[e]))) @ np.asarray(down[e]))
-    (y, fast), (y_slow, slow) = (
-        with_gradients(
-            lambda x, w, *a, implementation=implementation: experts(x, index, w, a, implementation),
-            (x, weight, gate, up, down),
-            dy,
-        )
-        for implementation in ("auto", "reference")
-    )
-    np.testing.assert_allclose(y, expected, atol=1e-5)
-    np.testing.assert_allclose(y_slow, expected, atol=1e-5)
+    fast, slow = (with_gradients(x, index, weight, (gate, up, down), dy, i) for i in ("auto", "reference"))
+    np.testing.assert_allclose(fast[0], expected, atol=1e-5)
+    np.testing.assert_allclose(slow[0], expected, atol=1e-5)
     assert_close(fast, slow)
 
 
 @pytest.mark.parametrize("activation", ["geglu", "relu2"])
 def test_other_activations(activation):
-    x, weight, gate, up, down, dy = inputs(activation)
-    index = routing("padding")
-    results = [
-        with_gradients(
-            lambda x, w, g, u, d, implementation=implementation: experts(
-                x, index, w, (g, u, d), implementation, activation=activation
-            ),
-            (x, weight, gate, up, down),
-            dy,
-        )
-        for implementation in ("auto", "reference")
-    ]
-    assert_close([results[0][0], *results[0][1]], [results[1][0], *results[1][1]])
+    x, weight, *weights, dy = inputs(activation)
+    arguments = x, routing("padding"), weight, tuple(weights), dy
+    assert_close(*(with_gradients(*arguments, i, activation=activation) for i in ("auto", "reference")))
 
 
 def test_shards_of_experts_add_up():
-    x, weight, gate, up, down, dy = inputs()
+    x, weight, *weights, dy = inputs()
     index = routing("padding")
-    half = E // 2
-
-    @jax.jit
-    def share(first, gate, up, down):
-        return with_gradients(
-            lambda x, w, *a: experts(x, index, w, a, "auto", first_expert=first), (x, weight, gate, up, down), dy
-        )
-
-    whole, gradients = with_gradients(lambda x, w, *a: experts(x, index, w, a, "auto"), (x, weight, gate, up, down), dy)
-    (y0, g0), (y1, g1) = (share(f, gate[f : f + half], up[f : f + half], down[f : f + half]) for f in (0, half))
-    assert_close([y0 + y1, g0[0] + g1[0], g0[1] + g1[1]], [whole, *gradients[:2]])
-    assert_close([jnp.concatenate(pair) for pair in zip(g0[2:], g1[2:], strict=True)], gradients[2:])
+    whole = with_gradients(x, index, weight, tuple(weights), dy, "auto")
+    low, high = (
+        with_gradients(x, index, weight, tuple(w[f : f + E // 2] for w in weights), dy, "auto", first_expert=f)
+        for f in (0, E // 2)
+    )
+    assert_close([a + b for a, b in zip(low[:3], high[:3], strict=True)], whole[:3])
+    assert_close([jnp.concatenate(pair) for pair in zip(low[3:], high[3:], strict=True)], whole[3:])
 
 
 def test_rows_of_no_expert_are_never_read():
-    x, weight, gate, up, down, dy = inputs()
-    index = routing("padding")
-    poisoned = x.at[60:].set(jnp.nan)
+    x, weight, *weights, dy = inputs()
     for implementation in ("auto", "reference"):
-        run = lambda x, w, *a, implementation=implementation: experts(x, index, w, a, implementation)  # noqa: E731
-        y, gradients = with_gradients(run, (poisoned, weight, gate, up, down), dy)
-        y_clean, clean = with_gradients(run, (x, weight, gate, up, down), dy)
-        np.testing.assert_array_equal(y, y_clean)
-        for a, b in zip(gradients, clean, strict=True):
+        rest = routing("padding"), weight, tuple(weights), dy, implementation
+        for a, b in zip(with_gradients(x.at[60:].set(jnp.nan), *rest), with_gradients(x, *rest), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-def test_only_real_blocks_are_worked_through():
-    """The trip count is the real load: with no row routed here, no block runs."""
-    x, weight, gate, up, down, _ = inputs()
-    counted = []
-
-    def run(index):
-        text = jax.jit(lambda index: experts(x, index, weight, (gate, up, down), "auto")).lower(index).as_text()
-        counted.append(text.count("stablehlo.while"))
-        order = sort_by_expert(index, E)
-        return int(lay_out(order, TOP_K, 16).first_E[-1])
-
-    assert run(routing("nobody")) == 0
-    assert run(routing("one")) == -(-N // 16)
-    assert counted[0] >= 2
+def test_experts_without_rows_are_never_worked_through():
+    x, weight, *weights, dy = inputs()
+    index = routing("one")
+    poisoned = tuple(w.at[jnp.array([0, 1, 3])].set(jnp.nan) for w in weights)
+    found = with_gradients(x, index, weight, poisoned, dy, "auto")
+    for a, b in zip(found, with_gradients(x, index, weight, tuple(weights), dy, "auto"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert all((gradient[jnp.array([0, 1, 3])] == 0).all() for gradient in found[3:])
 
 
 @pytest.mark.parametrize("kind", ["random", "one", "empty_expert", "padding", "nobody"])
@@ -174,12 +146,9 @@ def test_block_rows_follow_the_load():
 
 
 def test_repeats_bit_for_bit():
-    x, weight, gate, up, down, dy = inputs()
-    index = routing("random")
-    run = jax.jit(lambda *a: with_gradients(lambda x, w, *b: experts(x, index, w, b, "auto"), a, dy))
-    for a, b in zip(
-        jax.tree.leaves(run(x, weight, gate, up, down)), jax.tree.leaves(run(x, weight, gate, up, down)), strict=True
-    ):
+    x, weight, *weights, dy = inputs()
+    runs = [with_gradients(x, routing("random"), weight, tuple(weights), dy, "auto") for _ in range(2)]
+    for a, b in zip(*runs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -192,4 +161,5 @@ def test_differentiates_inside_a_checkpointed_scan():
         layer = jax.checkpoint(lambda x, w: x + experts(x, index, weight, w, implementation))
         return jnp.sum(jnp.square(lax.scan(lambda x, w: (layer(x, w), None), x, stacked)[0]))
 
-    assert_close(*(jax.tree.leaves(jax.grad(loss)(stacked, i)) for i in ("auto", "reference")))
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    assert_close(*(jax.tree.leaves(gradient(stacked, i)) for i in ("auto", "reference")))

@@ -27,8 +27,7 @@ def by_hand(arguments, activation):
     return (0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) * (x @ up)) @ down
 
 
-@pytest.mark.parametrize("activation", ["swiglu", "geglu", "relu2"])
-@pytest.mark.parametrize("rows", [1, 256, 700])
+@pytest.mark.parametrize(("activation", "rows"), [("swiglu", 1), ("swiglu", 512), ("geglu", 700), ("relu2", 700)])
 def test_value_and_gradients(activation, rows):
     arguments, dy = inputs(rows, activation)
 
@@ -68,6 +67,7 @@ def test_bfloat16_operands_accumulate_in_float32():
         _, pull = jax.vjp(lambda *a: feed_forward(*a, activation="swiglu", compute_dtype=dtype), *arguments)
         return pull(dy)
 
+    gradients = jax.jit(gradients, static_argnums=0)
     for low, high in zip(gradients(jnp.bfloat16), gradients(jnp.float32), strict=True):
         assert low.dtype == jnp.float32
         assert 0 < np.linalg.norm(low - high) < 1e-2 * np.linalg.norm(high)
