@@ -11,7 +11,6 @@ from maxtrain.config.schema import Config
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.core.files import user_cache_directory
-from maxtrain.dataset.reader import read_manifest
 from maxtrain.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that reach P")
     parser.add_argument("--seed", type=int, default=0, help="prompt i draws with seed + i (default 0)")
     parser.add_argument("--step", type=int, help="checkpoint of this step instead of the newest")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model, where the run's dataset is not at hand")
+    parser.add_argument("--tokenizer", metavar="FILE", help="another tokenizer.model than the one in the run")
     parser.add_argument("--record", action="store_true", help="add the texts to RUN/samples.jsonl, which reports show")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return parser.parse_args(arguments)
@@ -61,15 +60,12 @@ def _load_run(run: Path) -> Config:
     return load_config(path)
 
 
-def _load_tokenizer(config: Config, given: str | None) -> Tokenizer:
-    """The given tokenizer, or that of the first dataset that the run reads."""
-    if given is not None:
-        return Tokenizer.load(given)
-    locations = [config.data.dataset, *(stage.dataset for stage in config.data.stages)]
-    location = next((place for place in locations if place is not None), None)
-    if location is None:
-        raise DataError("the run read synthetic data, so it has no tokenizer; give one with --tokenizer")
-    return Tokenizer.load(files.join(location, read_manifest(location)[0].tokenizer.file))
+def _load_tokenizer(run: Path, given: str | None) -> Tokenizer:
+    """The given tokenizer, or the one that the run keeps."""
+    path = given or str(run / "tokenizer.model")
+    if given is None and not files.exists(path):
+        raise DataError(f"{run}: holds no tokenizer.model (it read synthetic data?); give one with --tokenizer")
+    return Tokenizer.load(path)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, record: dict[str, Any]) -> None:
@@ -133,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: must be at least 0")
     config = _load_run(args.run)
-    tokenizer = _load_tokenizer(config, args.tokenizer)
+    tokenizer = _load_tokenizer(args.run, args.tokenizer)
     prompts = [_encode(tokenizer, prompt) for prompt in args.prompt]
 
     # JAX is imported only now, so that a mistake above is told within a second.

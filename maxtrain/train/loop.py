@@ -1,11 +1,10 @@
-"""The training loop. What happens beside the step is done by hooks; metrics are read one step late."""
+"""The training loop. What happens beside the step is done by hooks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from maxtrain.parallel.emulation import settle
 from maxtrain.train.clock import StepClock
 from maxtrain.train.state import TrainState
 from maxtrain.train.step import Batch, Metrics
@@ -33,9 +32,13 @@ def run_steps(
     *,
     last_step: int,
     clock: StepClock,
+    read_late: bool = True,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Run steps until `last_step` batches are consumed, or a stop is requested.
+
+    Metrics are read one step late, so that devices never wait for the host. Where host and devices are the same
+    processor nothing is gained by it, and several programs in flight can starve each other: read_late=False.
 
     Returns:
         The state after the last step; every step has been observed, and every hook has acted on the last one.
@@ -57,12 +60,13 @@ def run_steps(
     while True:
         with clock.phase("data_wait"):
             step, batch = next(iterator)
-        state, metrics = settle(train_step(state, batch))
-        observe()
+        state, metrics = train_step(state, batch)
+        if read_late:
+            observe()
         step, unread = step + 1, (step + 1, metrics)
         last = step >= last_step or stop_requested()
         due = [hook for hook in hooks if last or hook.due(step)]
-        if due:
+        if due or not read_late:
             observe()
         for hook in due:
             hook.act(step, state)

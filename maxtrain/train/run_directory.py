@@ -66,6 +66,12 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
+    def keep_tokenizer(self, model: bytes) -> None:
+        """Keep the tokenizer beside the checkpoints, so that text can be generated without the dataset."""
+        path = self.path / "tokenizer.model"
+        if not path.exists():
+            write_atomic(path, model)
+
     def _compare(self) -> None:
         steps = iterate_steps(self.checkpoints, full=False, newest_first=True)
         self.newest = next((info.record for info in steps if info.verified and info.record), None)

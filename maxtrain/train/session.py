@@ -58,7 +58,10 @@ def run_training(
     with ExitStack() as stack:
         journal, changed = None, []
         if jax.process_index() == 0:
-            changed = stack.enter_context(RunDirectory(config, loader.fingerprint)).changed
+            run = stack.enter_context(RunDirectory(config, loader.fingerprint))
+            changed = run.changed
+            if loader.stages:
+                run.keep_tokenizer(loader.stages[0].dataset.tokenizer_model())
             journal = Journal.open(directory, config.logging, plan, stack)
         _meet("run directory")
         parts = parts or build_parts(config, plan, len(loader.domains))
