@@ -86,7 +86,17 @@ def run_training(
             if step == 0:
                 _act_before_training(hooks, state, store)
             batches = feed(loader, feeder, step, config.data.prefetch)
-            state = run_steps(state, parts.train_step, batches, hooks, last_step=last, clock=clock, stop_requested=stop)
+            clock.lap()
+            state = run_steps(
+                state,
+                parts.train_step,
+                batches,
+                hooks,
+                last_step=last,
+                clock=clock,
+                read_late=jax.default_backend() != "cpu",
+                stop_requested=stop,
+            )
             store.wait()
         if journal is not None:
             end = "end of the run" if int(state.step) == plan.num_steps else "stop_at"

@@ -21,7 +21,9 @@ class Recorder(Hook):
         self.calls.append(("act", step, int(state)))
 
 
-def run(last_step: int, *, first: int = 0, every: int = 3, stop_after: int | None = None) -> list:
+def run(
+    last_step: int, *, first: int = 0, every: int = 3, stop_after: int | None = None, read_late: bool = True
+) -> list:
     calls: list = []
 
     def train_step(state, batch):
@@ -37,6 +39,7 @@ def run(last_step: int, *, first: int = 0, every: int = 3, stop_after: int | Non
         [Recorder(calls, every)],
         last_step=last_step,
         clock=StepClock(),
+        read_late=read_late,
         stop_requested=done,
     )
     calls.append(("end", int(state)))  # type: ignore[call-overload]
@@ -56,6 +59,17 @@ def test_metrics_are_read_one_step_late_and_before_a_hook_acts():
         ("observe", 4, 4),
         ("act", 4, 4),  # the last step, though it is not due
         ("end", 4),
+    ]
+
+
+def test_metrics_may_be_read_at_once():
+    assert run(2, every=100, read_late=False) == [
+        ("step", 1, 0),
+        ("observe", 1, 1),
+        ("step", 2, 1),
+        ("observe", 2, 2),
+        ("act", 2, 2),
+        ("end", 2),
     ]
 
 
