@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose
+from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose, transpose_of_product
 
 KEPT_NAMES = ("attention_out", "attention_log_z")
 """Checkpoint names of what the backward pass needs beside q, k and v; a remat policy that saves them spares scores."""
@@ -128,8 +128,9 @@ def _scores(row: Row, qT_HQ: Array, start: Array | int, span: Span, local: Local
     k_SH = row.k_TH[span.first : span.stop]
     scores_SQ = product("SH,HQ->SQ", k_SH, qT_HQ, local.compute_dtype)
     heads = row.q_GTH.shape[0]
-    query_Q = jnp.tile(start + jnp.arange(span.queries), heads)[None, :]
-    key_S = span.first + jnp.arange(span.stop - span.first)[:, None]
+    # Positions counted in place: a table of them would be read from memory for every score.
+    query_Q = start + lax.rem(lax.broadcasted_iota(jnp.int32, (1, heads * span.queries), 1), span.queries)
+    key_S = lax.broadcasted_iota(jnp.int32, (span.stop - span.first, 1), 0) + span.first
     seen = key_S <= query_Q
     if local.window is not None:
         seen &= key_S > query_Q - local.window
@@ -159,7 +160,7 @@ def _forward_row(row: Row, local: Local) -> tuple[Array, Array]:
         total_Q = jnp.sum(weights_SQ, axis=0)
         total_Q = jnp.where(total_Q > 0, total_Q, 1.0)
         out_HQ = product("HS,SQ->HQ", vT_HT[:, span.first : span.stop], weights_SQ, local.compute_dtype)
-        out_GQH = (out_HQ / total_Q).T.reshape(heads, span.queries, width).astype(row.q_GTH.dtype)
+        out_GQH = transpose_of_product(out_HQ / total_Q).reshape(heads, span.queries, width).astype(row.q_GTH.dtype)
         return out_GQH, (top_Q + jnp.log(total_Q)).reshape(heads, span.queries)
 
     for span in query_spans(row.k_TH.shape[0], local.window, local.queries):
@@ -197,7 +198,7 @@ def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, lo
             lax.dynamic_update_slice_in_dim(dk_TH, dk_TH[seen] + dk_SH, span.first, axis=0),
             lax.dynamic_update_slice_in_dim(dv_TH, dv_TH[seen] + dv_SH, span.first, axis=0),
         )
-        return sums, dq_HQ.T.reshape(row.q_GTH.shape[0], span.queries, -1).astype(row.q_GTH.dtype)
+        return sums, transpose_of_product(dq_HQ).reshape(row.q_GTH.shape[0], span.queries, -1).astype(row.q_GTH.dtype)
 
     zero_TH = jnp.zeros(row.k_TH.shape, jnp.float32)
     sums, parts = (zero_TH, zero_TH), []

@@ -55,6 +55,19 @@ def stored_transpose(x: Array) -> Array:
     )
 
 
+def transpose_of_product(x: Array) -> Array:
+    """The last two dimensions of a product's result swapped, on CPU without changing the product.
+
+    Folding the transpose into the product would turn it into the slow form that `stored_transpose` avoids, which on
+    jax 0.10 does not even exist for bfloat16 operands with a float32 sum.
+    """
+    return lax.platform_dependent(
+        x,
+        cpu=lambda x: jnp.swapaxes(lax.optimization_barrier(x), -1, -2),
+        default=lambda x: jnp.swapaxes(x, -1, -2),
+    )
+
+
 def pad_rows(x: Array, num_rows: int) -> Array:
     """Zero rows appended to x's first dimension until it has num_rows."""
     return jnp.pad(x, [(0, num_rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1))

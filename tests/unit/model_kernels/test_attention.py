@@ -123,12 +123,22 @@ def test_long_rows_loop_over_blocks(monkeypatch):
 
 
 def test_bfloat16_operands_keep_float32_statistics():
-    q, k, v, _ = inputs()
-    q16, k16, v16 = (a.astype(jnp.bfloat16) for a in (q, k, v))
-    out = attention_function(q16, k16, v16, None, window=None, scale=H**-0.5, compute_dtype=jnp.bfloat16)
-    exact = attention(*(a.astype(jnp.float32) for a in (q16, k16, v16)), None, None)
-    assert out.dtype == jnp.bfloat16
-    assert np.linalg.norm(out.astype(jnp.float32) - exact) < 8e-3 * np.linalg.norm(exact)
+    """Over several blocks, with gradients: some forms of a product exist on CPU for float32 alone."""
+    keys = jax.random.split(jax.random.key(3), 4)
+    q, k, v, dout = (jax.random.normal(key, (1, 512, 2, 32)).astype(jnp.bfloat16) for key in keys)
+
+    def run(dtype, *arguments):
+        out, pull = jax.vjp(
+            lambda *qkv: attention_function(*qkv, None, window=None, scale=32**-0.5, compute_dtype=dtype),
+            *arguments[:3],
+        )
+        return out, *pull(arguments[3])
+
+    run = jax.jit(run, static_argnums=0)
+    exact = run(jnp.float32, *(a.astype(jnp.float32) for a in (q, k, v, dout)))
+    for low, high in zip(run(jnp.bfloat16, q, k, v, dout), exact, strict=True):
+        assert low.dtype == jnp.bfloat16
+        assert np.linalg.norm(low.astype(jnp.float32) - high) < 1e-2 * np.linalg.norm(high)
 
 
 def test_remat_that_saves_the_names_computes_no_scores_again():

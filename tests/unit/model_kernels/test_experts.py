@@ -163,3 +163,18 @@ def test_differentiates_inside_a_checkpointed_scan():
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
     assert_close(*(jax.tree.leaves(gradient(stacked, i)) for i in ("auto", "reference")))
+
+
+def test_bfloat16_operands_accumulate_in_float32():
+    x, weight, *weights, dy = inputs()
+    index = routing("random")
+
+    def run(x, weight, weights, dtype):
+        compute = partial(experts_function, activation="swiglu", compute_dtype=dtype)
+        return jnp.sum(compute(x, index, weight, *weights) * dy)
+
+    gradient = jax.jit(jax.grad(run, argnums=(0, 1, 2)), static_argnums=3)
+    low, high = (jax.tree.leaves(gradient(x, weight, tuple(weights), dtype)) for dtype in (jnp.bfloat16, jnp.float32))
+    for a, b in zip(low, high, strict=True):
+        assert a.dtype == jnp.float32
+        assert 0 < np.linalg.norm(a - b) < 1e-2 * np.linalg.norm(b)
