@@ -129,7 +129,7 @@ def test_bfloat16_operands_keep_float32_statistics():
 
     def run(dtype, *arguments):
         out, pull = jax.vjp(
-            lambda *qkv: attention_function(*qkv, None, window=None, scale=32**-0.5, compute_dtype=dtype),
+            lambda q, k, v: attention_function(q, k, v, None, window=None, scale=32**-0.5, compute_dtype=dtype),
             *arguments[:3],
         )
         return out, *pull(arguments[3])
