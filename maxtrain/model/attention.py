@@ -59,7 +59,7 @@ class GroupedQueryAttention(nnx.Module):
             implementation=self.context.implementation,
         )
         out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.context.mesh, compute=compute)
-        return self._project_output(x_BTD, checkpoint_name(out_BTNH, "attention"))
+        return self._project_output(x_BTD, out_BTNH)
 
     def decode(
         self, x_BTD: jax.Array, positions_BT: jax.Array, rotation: Rotation, window: int | None, cache: LayerCache

@@ -6,17 +6,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from maxtrain.model.kernels.attention import KEPT_NAMES
+
 LayerFunction = Callable[[int | None, Any, Any], tuple[Any, Any]]
 """(window, carry, this layer's slice of the stacked inputs) -> (carry, output to stack)."""
 
 _SAVED_NAMES = {
     "full": (),
-    "save_attention": ("attention",),
+    "save_attention": KEPT_NAMES,
     "save_dots": (
         "query",
         "key",
         "value",
-        "attention",
+        *KEPT_NAMES,
         "attention_output",
         "router_logits",
         "feed_forward_output",

@@ -63,6 +63,7 @@ def attention(
     k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
     if implementation == "reference":
         out = _reference(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)
+        out = checkpoint_name(out, KEPT_NAMES[0])
     else:
         out = _blocked(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)
     return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H).astype(q_BTNH.dtype)
