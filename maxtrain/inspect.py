@@ -25,8 +25,8 @@ _EPILOG = """\
 examples:
   python -m maxtrain.inspect runs/first --step 120
   python -m maxtrain.inspect runs/first --step 120 --row 3
-  python -m maxtrain.inspect runs/first --step 120 --row 3 --position 511 --json
-  python -m maxtrain.inspect data/sample --step 0 --sequence-length 512
+  python -m maxtrain.inspect runs/first --step 120 --row 3 --position 200 --json
+  python -m maxtrain.inspect datasets/sample --step 0 --sequence-length 512
 
 exit codes:
   0 done   2 bad command line, config or step   3 dataset missing or damaged"""

@@ -15,7 +15,7 @@ from maxtrain.core.errors import UserError, run_command
 _EPILOG = """\
 examples:
   python -m maxtrain.report runs/first
-  python -m maxtrain.report runs/first --output /tmp/first --json
+  python -m maxtrain.report runs/first --output pages/first --json
 
 exit codes: 0 written; 1 the files cannot be written; 2 no such run, or none of its steps is finished;
 3 a file of the run is damaged

@@ -5,7 +5,7 @@ holds when the machine's speed drifts. CPU-seconds are user + system time of the
 and the median are printed.
 
     python tools/bench/train_step.py
-    python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer ../bench-env/bin/python
+    python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer PATH/TO/python
 
 The peer is transformers: make an environment with torch and transformers and give its interpreter.
 """
