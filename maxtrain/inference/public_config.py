@@ -159,7 +159,8 @@ def _read_rope(reader: _Reader, max_length: int, where: str) -> RopeConfig:
     if kind == "default":
         return RopeConfig(theta=theta)
     original = scaling.pop("original_max_position_embeddings", max_length)
-    return RopeConfig(theta=theta, scaling=RopeScaling(kind=kind, original_length=original, **scaling))
+    length = None if kind == "linear" else original
+    return RopeConfig(theta=theta, scaling=RopeScaling(kind=kind, original_length=length, **scaling))
 
 
 def _read_moe(reader: _Reader, kind: str, num_layers: int, where: str) -> MoeConfig | None:

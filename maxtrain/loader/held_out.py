@@ -79,18 +79,20 @@ class HeldOut:
 
         Args:
             config: the run's config.
-            loader: the run's loader, whose first dataset is taken where evaluation names none.
+            loader: the run's loader; a dataset that it has open is not opened again.
 
         Raises:
             DataError: evaluation.dataset is missing or damaged, or has another tokenizer than the training data.
-            UserError: as for the constructor, or the run reads no dataset.
+            UserError: as for the constructor, or the run reads no dataset, or the config names none to evaluate on.
         """
         if not loader.stages:
             raise UserError("evaluation.every: a run on synthetic data has no held-out documents; set it to 0")
-        dataset = loader.stages[0].dataset
-        location = config.evaluation.dataset
-        if location is not None and location != dataset.location:
-            tokenizer_hash = dataset.tokenizer_hash
+        location = config.evaluation.dataset or config.data.dataset
+        if location is None:
+            raise UserError("evaluation.dataset: is required, for data.dataset is null; give a dataset")
+        dataset = {resolved.stage.dataset: resolved.dataset for resolved in loader.stages}.get(location)
+        if dataset is None:
+            tokenizer_hash = loader.stages[0].dataset.tokenizer_hash
             dataset = Dataset.open(location, verify=config.data.verify)
             if dataset.tokenizer_hash != tokenizer_hash:
                 raise DataError(

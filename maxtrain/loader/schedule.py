@@ -7,11 +7,11 @@ from math import gcd
 
 import numpy as np
 
+from maxtrain.config.schema import WEIGHT_UNITS
 from maxtrain.core.errors import UserError
 
 SCHEDULE_VERSION = "tijdeman-65536-v1"
 """Name of the rounding and the order; part of the loader's fingerprint."""
-WEIGHT_UNITS = 65_536
 
 
 def round_weights(weights: Mapping[str, float]) -> dict[str, int]:
@@ -24,21 +24,21 @@ def round_weights(weights: Mapping[str, float]) -> dict[str, int]:
         Numerators by domain; they add up to 65,536.
 
     Raises:
-        UserError: a domain's share rounds to zero.
+        UserError: a domain's share is under 1 / 65,536.
     """
     exact = {name: Fraction(weight) for name, weight in weights.items()}
     total = sum(exact.values())
     shares = {name: weight * WEIGHT_UNITS / total for name, weight in exact.items()}
+    for name, share in shares.items():
+        if share < 1:
+            raise UserError(
+                f"mixture.{name}.weight: {weights[name]} is {float(share / WEIGHT_UNITS):.2g} of the mixture, under "
+                f"the least share of 1/{WEIGHT_UNITS:,}; raise it, or remove the domain"
+            )
     units = {name: int(share) for name, share in shares.items()}
     by_remainder = sorted(shares, key=lambda name: units[name] - shares[name])
     for name in by_remainder[: WEIGHT_UNITS - sum(units.values())]:
         units[name] += 1
-    for name, unit in units.items():
-        if unit == 0:
-            raise UserError(
-                f"mixture.{name}.weight: {weights[name]} is under 1/{2 * WEIGHT_UNITS} of the mixture's sum "
-                f"{float(total)}, so the domain would never be read; raise the weight or remove the domain"
-            )
     return units
 
 

@@ -40,15 +40,18 @@ def rope_frequencies(head_dim: int, config: RopeConfig) -> tuple[np.ndarray, flo
     stretched = frequency / scaling.factor
     if scaling.kind == "linear":
         return stretched.astype(np.float32), 1.0
+    original_length = scaling.original_length
+    if original_length is None:
+        raise ValueError(f"{scaling.kind} scaling needs original_length")
     if scaling.kind == "llama3":
-        turns = scaling.original_length * frequency / (2 * math.pi)
+        turns = original_length * frequency / (2 * math.pi)
         keep = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
         keep = np.clip(keep, 0.0, 1.0)
         return (keep * frequency + (1 - keep) * stretched).astype(np.float32), 1.0
 
     def dimension_of(turns: float) -> float:
         """Pair (as a real number) that turns so often over the original length."""
-        length = scaling.original_length / (turns * 2 * math.pi)
+        length = original_length / (turns * 2 * math.pi)
         return head_dim * math.log(length) / (2 * math.log(config.theta))
 
     low = max(math.floor(dimension_of(scaling.beta_fast)), 0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from maxtrain.config.checks.numbers import divisors_near, say_either
-from maxtrain.config.schema import Config, ModelConfig, MoeConfig
+from maxtrain.config.schema import Config, ModelConfig, MoeConfig, RopeScaling
 from maxtrain.config.violations import Violation
 
 
@@ -53,6 +53,7 @@ def _check_rope(model: ModelConfig) -> Iterator[Violation]:
             "must be at least 1: positions are stretched",
             "set new / old length",
         )
+    yield from _check_rope_keys(scaling)
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         yield Violation(
             "model.rope.scaling.low_freq_factor",
@@ -67,6 +68,38 @@ def _check_rope(model: ModelConfig) -> Iterator[Violation]:
             f"must be under model.rope.scaling.beta_fast = {scaling.beta_fast}",
             "lower it (YaRN: 1 and 32)",
         )
+
+
+_ROPE_KEYS = {
+    "linear": (),
+    "llama3": ("original_length", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("original_length", "beta_fast", "beta_slow"),
+}
+"""Keys of model.rope.scaling that a kind reads beside its factor."""
+
+
+def _check_rope_keys(scaling: RopeScaling) -> Iterator[Violation]:
+    """A kind has the keys that it needs, and no others."""
+    used = _ROPE_KEYS[scaling.kind]
+    if "original_length" in used and scaling.original_length is None:
+        limit = f"is required with kind {scaling.kind}"
+        yield Violation("model.rope.scaling.original_length", None, limit, "give the length of the first training")
+    for name in sorted({key for keys in _ROPE_KEYS.values() for key in keys}.difference(used)):
+        value, default = getattr(scaling, name), RopeScaling.model_fields[name].default
+        if value != default:
+            cure = f"remove it (the default is {'null' if default is None else format(default, 'g')})"
+            yield Violation(f"model.rope.scaling.{name}", value, f"has no effect with kind {scaling.kind}", cure)
+
+
+def _check_unused(moe: MoeConfig) -> Iterator[Violation]:
+    """Keys that only act beside another."""
+    if moe.d_shared is not None and not moe.num_shared:
+        limit = "has no effect, for model.moe.num_shared is 0"
+        yield Violation("model.moe.d_shared", moe.d_shared, limit, "set null, or give model.moe.num_shared")
+    default = MoeConfig.model_fields["bias_rate"].default
+    if moe.bias_rate != default and moe.balance != "bias":
+        limit = f"has no effect with model.moe.balance = {moe.balance}"
+        yield Violation("model.moe.bias_rate", moe.bias_rate, limit, f"set {default:g}, or balance to bias")
 
 
 def _check_routing(moe: MoeConfig) -> Iterator[Violation]:
@@ -119,6 +152,7 @@ def check_model(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Vio
     if moe is None:
         return
     yield from _check_routing(moe)
+    yield from _check_unused(moe)
     yield from _check_capacity(config, moe)
     if moe.first_dense > model.num_layers:
         yield Violation(

@@ -16,6 +16,9 @@ def _check_schedule(config: Config) -> Iterator[Violation]:
             f"must be at most schedule.lr = {schedule.lr:g}",
             f"set {schedule.lr / 10:g}, or raise schedule.lr",
         )
+    elif schedule.name == "constant" and schedule.min_lr:
+        limit = "has no effect with schedule.name = constant, which does not decay"
+        yield Violation("schedule.min_lr", schedule.min_lr, limit, "set 0, or schedule.name to cosine or wsd")
     if schedule.warmup_frac is not None and schedule.warmup_tokens is not None:
         yield Violation(
             "schedule.warmup_tokens",

@@ -1,6 +1,7 @@
 """The config's sections, frozen and validated where they are declared."""
 
 from maxtrain.config.schema.data import (
+    WEIGHT_UNITS,
     BatchConfig,
     BatchWarmup,
     DataConfig,
@@ -28,6 +29,7 @@ from maxtrain.config.schema.types import Section, parse_count
 __all__ = [
     "BATCH_AXES",
     "MESH_AXES",
+    "WEIGHT_UNITS",
     "BatchConfig",
     "BatchWarmup",
     "CheckpointConfig",

@@ -13,6 +13,9 @@ from maxtrain.config.schema.types import (
     Section,
 )
 
+WEIGHT_UNITS = 65_536
+"""Shares of a mixture are rounded to whole multiples of 1 / WEIGHT_UNITS."""
+
 Packing = Literal["concat", "best_fit"]
 
 
@@ -49,7 +52,7 @@ class DomainConfig(Section):
     """One domain of the mixture."""
 
     weight: PositiveReal
-    """Relative share of the rows; weights are normalised over the mixture."""
+    """Relative share of the rows; weights are normalised over the mixture. At least 1/65,536 of their sum."""
     filter: TagFilter = TagFilter()
     """Which documents belong to it."""
     packing: Packing = "concat"
@@ -84,7 +87,7 @@ class DataConfig(Section):
     """The dataset and how rows are drawn from it."""
 
     dataset: str | None = None
-    """Dataset directory or URL; required unless the source is synthetic."""
+    """Dataset directory or URL; required unless the source is synthetic, which reads none."""
     source: Literal["dataset", "synthetic"] = "dataset"
     """`synthetic` draws random tokens, for throughput runs."""
     mixture: Mixture = Field(default_factory=lambda: {"all": DomainConfig(weight=1.0)})

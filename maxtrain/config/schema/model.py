@@ -23,8 +23,8 @@ class RopeScaling(Section):
     """`linear` (Chen 2023), `llama3` (frequency bands, Llama 3.1) or `yarn` (Peng 2023)."""
     factor: PositiveReal
     """New length divided by the original length."""
-    original_length: PositiveCount
-    """Sequence length of the original training, in tokens."""
+    original_length: PositiveCount | None = None
+    """llama3 and yarn: sequence length of the original training, in tokens; required there, null for linear."""
     low_freq_factor: PositiveReal = 1.0
     """llama3: wavelengths over original_length / low_freq_factor are divided by the factor."""
     high_freq_factor: PositiveReal = 4.0
@@ -56,7 +56,7 @@ class MoeConfig(Section):
     num_shared: NonNegativeInt = 0
     """Shared experts, which see every token; their widths add up to one feed-forward."""
     d_shared: PositiveInt | None = None
-    """Hidden width of one shared expert; null for d_expert."""
+    """Hidden width of one shared expert; null for d_expert. Needs num_shared over 0."""
     first_dense: NonNegativeInt = 0
     """The first layers that keep a dense feed-forward (of width model.d_ff)."""
     score: Literal["softmax", "sigmoid"] = "softmax"
@@ -72,13 +72,13 @@ class MoeConfig(Section):
     balance: Literal["none", "sequence", "global", "bias"] = "sequence"
     """`sequence`: auxiliary loss per sequence; `global`: over the whole batch; `bias`: loss-free, by expert bias."""
     balance_weight: NonNegativeReal = 0.01
-    """Weight of the auxiliary loss (with `bias`: of the complementary per-sequence loss)."""
+    """Weight of the auxiliary loss (`bias`: of the complementary per-sequence loss; `none`: of no effect)."""
     bias_rate: NonNegativeReal = 0.001
-    """Step of the expert bias an update (Wang 2024)."""
+    """Step of the expert bias an update (Wang 2024); only with `bias`."""
     z_weight: NonNegativeReal = 0.0
     """Weight of the router z-loss (Zoph 2022)."""
     capacity_factor: PositiveReal | None = None
-    """Null: dropless. Else an expert takes at most factor × tokens × top_k / num_experts tokens of a sequence."""
+    """Null: dropless. Else, in training, an expert takes at most factor × tokens × top_k / num_experts of a row."""
 
 
 class ModelConfig(Section):
@@ -97,7 +97,7 @@ class ModelConfig(Section):
     head_dim: PositiveInt | None = None
     """Width of a head; null for d_model / num_heads."""
     d_ff: PositiveInt
-    """Hidden width of a dense feed-forward."""
+    """Hidden width of a dense feed-forward; of no effect where every layer has experts."""
     activation: Activation = "swiglu"
     """`swiglu` and `geglu` are gated (three matrices); `relu2` has two."""
     attention: Literal["gqa", "mla"] = "gqa"

@@ -29,15 +29,15 @@ class OptimizerConfig(Section):
     eps: PositiveReal = 1e-8
     """Adam's epsilon."""
     weight_decay: NonNegativeReal = 0.1
-    """Decoupled decay, multiplied by the learning rate; norms, gates' biases and expert biases are exempt."""
+    """Decoupled decay, multiplied by the learning rate; norms are exempt, and what decay_embeddings exempts."""
     decay_embeddings: bool = True
-    """Whether the embedding and the output projection decay too."""
+    """Whether the embedding and the output projection decay too; false exempts both."""
     clip_norm: PositiveReal | None = 1.0
     """Scale the gradient down to this global norm; null for none."""
     muon_momentum: Beta = 0.95
-    """Muon's momentum (Nesterov)."""
+    """Muon's momentum (Nesterov); only with `muon`."""
     muon_iterations: PositiveInt = 5
-    """Newton–Schulz iterations."""
+    """Newton–Schulz iterations; only with `muon`."""
 
 
 class ScheduleConfig(Section):
@@ -48,15 +48,15 @@ class ScheduleConfig(Section):
     lr: PositiveReal
     """Peak learning rate."""
     min_lr: NonNegativeReal = 0.0
-    """Learning rate at the end of the decay."""
+    """Learning rate at the end of the decay (inverse_sqrt: the least); 0 with `constant`, which does not decay."""
     warmup_frac: Fraction | None = None
     """Linear warm-up as a part of the run; give this or warmup_tokens, or neither for no warm-up."""
     warmup_tokens: Count | None = None
     """Linear warm-up in tokens."""
     decay_frac: Fraction = 0.1
-    """wsd: the last part of the run, in which the rate decays."""
+    """Only with wsd: the last part of the run, in which the rate decays."""
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
-    """wsd: form of the decay (`sqrt` is 1 - sqrt, Hägele 2024)."""
+    """Only with wsd: form of the decay (`sqrt` is 1 - sqrt, Hägele 2024)."""
 
 
 class GuardConfig(Section):

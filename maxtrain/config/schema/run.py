@@ -83,18 +83,18 @@ class EvaluationConfig(Section):
     every: NonNegativeInt = 0
     """Steps between evaluations; 0 for none."""
     dataset: str | None = None
-    """Dataset directory or URL; null for data.dataset."""
+    """Dataset directory or URL; null for data.dataset, whatever the stages read. Not with synthetic data."""
     split: str = "heldout"
     """Split that every domain's filter is turned to."""
     max_tokens: PositiveCount = 65_536
-    """Tokens read of each domain, from its start; a whole number of rows."""
+    """Most tokens read of each domain: whole documents that fit, from the domain's start."""
 
 
 class LoggingConfig(Section):
     """What a run prints and writes."""
 
     every: PositiveInt = 1
-    """Steps between progress lines; metrics.jsonl has every step."""
+    """Steps between progress lines where stderr is no terminal, which shows every step; so does metrics.jsonl."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     peak_tflops: NonNegativeReal | None = None

@@ -34,7 +34,7 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (["model.window=8", "model.global_every=1"], "model.global_every = 1: makes every layer attend fully"),
         (["model.dropout=1"], "model.dropout = 1: must be under 1"),
         (
-            ["model.rope.scaling={kind: linear, factor: 0.5, original_length: 64}"],
+            ["model.rope.scaling={kind: linear, factor: 0.5}"],
             "model.rope.scaling.factor = 0.5: must be at least 1",
         ),
         (
@@ -45,7 +45,27 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             ["model.rope.scaling={kind: yarn, factor: 8, original_length: 64, beta_slow: 64}"],
             "model.rope.scaling.beta_slow = 64.0: must be under model.rope.scaling.beta_fast = 32.0",
         ),
+        (
+            ["model.rope.scaling={kind: linear, factor: 2, original_length: 64}"],
+            "model.rope.scaling.original_length = 64: has no effect with kind linear; remove it (the default is null)",
+        ),
+        (
+            ["model.rope.scaling={kind: llama3, factor: 8, original_length: 64, beta_fast: 16}"],
+            "model.rope.scaling.beta_fast = 16.0: has no effect with kind llama3; remove it (the default is 32)",
+        ),
+        (
+            ["model.rope.scaling={kind: yarn, factor: 8}"],
+            "model.rope.scaling.original_length = null: is required with kind yarn",
+        ),
         # experts
+        (
+            [MOE, "model.moe.d_shared=16"],
+            "model.moe.d_shared = 16: has no effect, for model.moe.num_shared is 0; set null, or give",
+        ),
+        (
+            [MOE, "model.moe.bias_rate=0.01"],
+            "model.moe.bias_rate = 0.01: has no effect with model.moe.balance = sequence; set 0.001, or balance to",
+        ),
         ([MOE, "model.moe.top_k=9"], "model.moe.top_k = 9: must be at most 8, the experts; set 8 or less"),
         (
             [MOE, "model.moe.num_groups=3"],
@@ -160,8 +180,24 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "evaluation.every = 5: synthetic data has no held-out documents",
         ),
         (
-            ["evaluation={every: 5, max_tokens: 100}"],
-            "evaluation.max_tokens = 100: must be a whole number of rows of 64",
+            ["data.source=synthetic", "evaluation.dataset=other"],
+            "evaluation.dataset = other: has no effect, for data.source is synthetic; set null",
+        ),
+        (
+            [
+                "evaluation={every: 5, dataset: ./datasets/test/}",
+                "data.mixture={a: {weight: 1, filter: {split: heldout}}}",
+            ],
+            "data.mixture.a.filter.split = heldout: would train on the documents that evaluation.split = heldout",
+        ),
+        (
+            [
+                STAGES,
+                "evaluation={every: 5, dataset: d}",
+                "data.stages.1.dataset=d",
+                "data.stages.1.mixture={a: {weight: 1, filter: {split: heldout}}}",
+            ],
+            "data.stages.1.mixture.a.filter.split = heldout: would train on",
         ),
         (
             ["evaluation.every=5", "data.mixture={a: {weight: 1, filter: {split: [train, heldout]}}}"],
@@ -183,6 +219,10 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "data.stages.0.mixture.a.filter.num_tokens.min = 9.0: is over num_tokens.max = 1",
         ),
         # schedule and run
+        (
+            ["schedule.name=constant", "schedule.min_lr=1e-4"],
+            "schedule.min_lr = 0.0001: has no effect with schedule.name = constant, which does not decay; set 0",
+        ),
         (["schedule.min_lr=1"], "schedule.min_lr = 1.0: must be at most schedule.lr = 0.001; set 0.0001"),
         (
             ["schedule.warmup_frac=0.1", "schedule.warmup_tokens=512"],
@@ -249,6 +289,15 @@ def test_a_broken_rule_is_told_alone(make: MakeConfig, overrides: list[str], mes
         [MOE, "model.d_ff=63", "model.moe.first_dense=0", "mesh.tensor=2"],
         ["model.head_dim=8", "model.d_model=33"],
         ["model.window=8", "model.global_every=2"],
+        ["model.rope.scaling={kind: linear, factor: 2}"],
+        ["evaluation={every: 5, max_tokens: 100}"],
+        [
+            STAGES,
+            "evaluation={every: 5}",
+            "data.stages.0.dataset=d",
+            "data.stages.1.dataset=d",
+            "data.mixture={a: {weight: 1, filter: {split: heldout}}}",
+        ],
         ["data.source=synthetic", "data.dataset=null"],
         [STAGES, "data.dataset=null", "data.stages.0.dataset=d", "data.stages.1.dataset=e"],
         ["evaluation={every: 5, dataset: other}", "data.mixture={a: {weight: 1, filter: {split: heldout}}}"],

@@ -48,7 +48,7 @@ def test_common_divisors_shorten_the_period():
 
 
 @settings(max_examples=80, deadline=None)
-@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=30))
+@given(weights=st.lists(st.floats(0.1, 100), min_size=1, max_size=30))
 def test_weights_are_rounded_to_the_nearest_units(weights):
     units = round_weights({f"d{i}": weight for i, weight in enumerate(weights)})
     assert sum(units.values()) == WEIGHT_UNITS
@@ -56,6 +56,10 @@ def test_weights_are_rounded_to_the_nearest_units(weights):
         assert abs(unit - weight * WEIGHT_UNITS / sum(weights)) < 1 + 1e-6
 
 
-def test_a_share_that_rounds_to_nothing_is_refused_by_name():
-    with pytest.raises(UserError, match=r"mixture\.rare\.weight: 1e-06 is under 1/131072"):
+def test_a_share_under_one_unit_is_refused_by_name():
+    assert round_weights({"common": WEIGHT_UNITS - 1.0, "rare": 1.0})["rare"] == 1
+    limit = r"mixture\.rare\.weight: 1e-06 is 1e-06 of the mixture, under the least share of 1/65,536"
+    with pytest.raises(UserError, match=limit):
         round_weights({"common": 1.0, "rare": 1e-6})
+    with pytest.raises(UserError, match="rare"):
+        round_weights({"common": 1.0, "rare": 0.9 / WEIGHT_UNITS})
