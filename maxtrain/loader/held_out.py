@@ -1,6 +1,7 @@
 """Held-out documents of every domain, in order and once, for evaluation."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from maxtrain.dataset import Dataset
 from maxtrain.loader.assemble import Batch, assemble
 from maxtrain.loader.loader import Loader
 from maxtrain.loader.stream import DomainStream, Pieces
+from maxtrain.tokenizer import Tokenizer
 
 
 class HeldOut:
@@ -151,10 +153,22 @@ class HeldOut:
     def bytes_of(self, domain: str) -> int:
         """UTF-8 bytes of the text that a domain's targets cover, the denominator of bits per byte.
 
-        The whole text of every document read. Without a bos token its first token is counted here, though it is no
-        target.
+        With a bos token the whole text of every document read, else without the bytes of its first token.
         """
-        return int(self._dataset.documents.num_bytes[self._documents[domain]].sum())
+        return self._num_bytes[domain]
+
+    @cached_property
+    def _num_bytes(self) -> dict[str, int]:
+        """Bytes that targets cover, by domain."""
+        dataset = self._dataset
+        num_bytes = {name: int(dataset.documents.num_bytes[chosen].sum()) for name, chosen in self._documents.items()}
+        if dataset.bos_id is None:
+            tokenizer = Tokenizer.load(dataset.tokenizer_model())
+            for name, chosen in self._documents.items():
+                count = len(chosen)
+                firsts = dataset.tokens_many(chosen.tolist(), [0] * count, [1] * count)
+                num_bytes[name] -= sum(tokenizer.num_bytes(int(first[0])) for first in firsts)
+        return num_bytes
 
 
 _FILLING = {"segment_ids": 0, "positions": 0, "weights": 0, "domain": 0}

@@ -125,6 +125,12 @@ class Tokenizer:
         """The vocabulary's name for an id."""
         return str(self._processor.id_to_piece(token))
 
+    def num_bytes(self, token: int) -> int:
+        """UTF-8 bytes of text that an id stands for: over the ids of a text they add up to the text's."""
+        if token in self.special_ids:
+            return 0
+        return 1 if self._processor.is_byte(token) else len(self.decode([token]).encode())
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that no text is encoded to: pad, bos, eod, unk and the reserved ones."""

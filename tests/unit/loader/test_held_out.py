@@ -6,7 +6,9 @@ import pytest
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import DataError, UserError
+from maxtrain.dataset import Dataset, DatasetWriter, Document, History, TokenizerRecord, document_id
 from maxtrain.loader import HeldOut, Loader
+from maxtrain.tokenizer import train_tokenizer
 
 
 @pytest.fixture
@@ -54,6 +56,31 @@ def test_documents_are_taken_in_order_if_they_still_fit(dataset, mixture):
                 expected.append(document)
         assert heldout.documents_of(name).tolist() == expected
         assert used > 150
+
+
+def test_without_bos_the_bytes_of_first_tokens_are_no_targets(domain, tmp_path):
+    """First tokens of several bytes, of one byte out of a character, and of a text that is empty."""
+    texts = ["the sea was the sea", "the ship", "\U0001f600 the sea", ""]
+    tokenizer = train_tokenizer(["the sea and the ship were one", "and the sea was the sea"] * 9, vocab_size=384)
+    record = TokenizerRecord(
+        sha256=tokenizer.hash, vocab_size=384, pad_id=tokenizer.pad_id, bos_id=None, eod_id=tokenizer.eod_id, unk_id=3
+    )
+    with DatasetWriter(tmp_path / "dataset", record, tokenizer.model, shard_tokens=100) as writer:
+        for number, text in enumerate(texts):
+            tags: dict[str, Any] = {"source": "s", "lang": "en", "category": "c", "split": "heldout"}
+            place: dict[str, Any] = {"licence": "MIT", "origin": "", "input": "i", "line": number + 1}
+            name = document_id("s", original_id=str(number), url=None, text=text)
+            tokens, size = tokenizer.encode(text), len(text.encode())
+            writer.add(Document(doc_id=name, tokens=tokens, num_bytes=size, quality_score=None, **tags, **place))
+        writer.finish(History(code_version="test", recipe={}, inputs=(), rules={}, split_fractions={}))
+    heldout = HeldOut(Dataset.open(str(tmp_path / "dataset")), {"all": domain()}, "heldout", 16, 1000)
+    predicted = [tokenizer.encode(text)[1:] for text in texts]
+    assert len(tokenizer.decode(tokenizer.encode(texts[0])[:1])) > 1
+    assert len(predicted[2]) > 3  # what is left of the character, byte by byte
+    left = [len(tokenizer.decode(tokens).encode()) for tokens in predicted]
+    left[2] = len(texts[2].encode()) - 1
+    assert heldout.bytes_of("all") == sum(left)
+    assert heldout.targets_of("all") == sum(len(tokens) + 1 for tokens in predicted) - 1  # the empty text has only eod
 
 
 def test_nothing_held_out_or_nothing_that_fits_is_refused(dataset, mixture):
@@ -106,6 +133,16 @@ def test_from_config_takes_another_dataset_with_the_same_tokenizer_only(dataset,
         from_config(data=data, evaluation={**evaluation, "dataset": other.location})
     with pytest.raises(DataError, match="no dataset here"):
         from_config(data=data, evaluation={**evaluation, "dataset": f"{same.location}-absent"})
+
+
+def test_from_config_reads_the_datas_own_dataset_whatever_the_stages_read(dataset, make_dataset):
+    other = make_dataset([{"length": 50}] * 5)
+    stages = [{"name": "one", "tokens": 128, "dataset": other.location}]
+    heldout, loader = from_config(data={"dataset": dataset.location, "sequence_length": 16, "stages": stages})
+    assert loader.stages[0].dataset.location == other.location
+    assert heldout.targets_of("all") > 100
+    with pytest.raises(UserError, match=r"evaluation\.dataset: is required, for data\.dataset is null"):
+        from_config(data={"dataset": None, "sequence_length": 16, "stages": stages})
 
 
 def test_synthetic_data_has_nothing_held_out():

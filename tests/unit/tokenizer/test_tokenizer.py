@@ -37,6 +37,12 @@ def test_real_texts_come_back_and_encoding_in_bulk_is_the_same(tokenizer, texts)
     assert [tokenizer.decode(ids) for ids in bulk] == texts
 
 
+def test_bytes_of_ids_add_up_to_the_texts(tokenizer, texts):
+    for text in [*texts[:50], "\u2581 a  b \U0001f600\0\ufffd é"]:
+        assert sum(tokenizer.num_bytes(token) for token in tokenizer.encode(text)) == len(text.encode())
+    assert tokenizer.num_bytes(tokenizer.eod_id) == 0
+
+
 def test_special_ids_are_fixed_and_distinct(tokenizer):
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eod_id, tokenizer.unk_id) == (0, 1, 2, 3)
     assert len(tokenizer.reserved_ids) == 60
