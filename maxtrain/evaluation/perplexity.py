@@ -36,7 +36,11 @@ def total(losses: Mapping[str, DomainLoss]) -> DomainLoss:
 
 
 def make_heldout_step(model: Model, num_domains: int) -> Callable[[Any, Array, dict[str, Array]], tuple[Array, Array]]:
-    """Build the function (params, expert_bias, batch [B, T]) -> (nats, target tokens) by domain [num_domains]."""
+    """Build the function (params, expert_bias, batch [B, T]) -> (nats, target tokens) by domain [num_domains].
+
+    Experts have no capacity here: dropped choices would let a row's loss depend on the rest of it.
+    """
+    model = model.dropless()
 
     def step(params: Any, expert_bias: Array, batch: dict[str, Array]) -> tuple[Array, Array]:
         _, aux = model.loss(params, batch, expert_bias=expert_bias, row_keys=None)

@@ -92,8 +92,9 @@ class Model:
             raise UserError(f"model.num_mtp: {config.num_mtp} extra predicted tokens are not available yet; use 0")
         self.config = config
         self.mesh = mesh
-        self.context = Context.create(precision or PrecisionConfig(), kernels, mesh)
-        self._remat = (remat or RematConfig()).policy
+        self._precision = precision or PrecisionConfig()
+        self.context = Context.create(self._precision, kernels, mesh)
+        self._remat = remat or RematConfig()
         self._unroll = scan_unroll
         self.layers_of: dict[Kind, list[int]] = {}
         """Numbers of the layers of each kind, in order."""
@@ -110,6 +111,21 @@ class Model:
             specs += specs_of(nnx.state(VocabularyTable(config)), "output")
         self.table: tuple[ParameterSpec, ...] = tuple(specs)
         """Every leaf of the parameters."""
+
+    def dropless(self) -> "Model":
+        """This model without capacity of experts, as evaluation and inference run it; it has the same parameters."""
+        moe = self.config.moe
+        if moe is None or moe.capacity_factor is None:
+            return self
+        config = self.config.model_copy(update={"moe": moe.model_copy(update={"capacity_factor": None})})
+        return Model(
+            config,
+            precision=self._precision,
+            remat=self._remat,
+            scan_unroll=self._unroll,
+            kernels=self.context.implementation,
+            mesh=self.mesh,
+        )
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
         """Nested dicts from one leaf for each path of the table."""
@@ -301,7 +317,7 @@ class Model:
 
             stacked = (params["layers"][kind], self._layers(kind, expert_bias))
             x_BTD, stats = scan_layers(
-                step, x_BTD, stacked, self._windows(kind), unroll=self._unroll, remat=self._remat
+                step, x_BTD, stacked, self._windows(kind), unroll=self._unroll, remat=self._remat.policy
             )
         return x_BTD, stats
 
