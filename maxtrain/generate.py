@@ -80,16 +80,19 @@ def _check_tokenizer(tokenizer: Tokenizer, record: dict[str, Any]) -> None:
         )
 
 
-def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+def _encode(tokenizer: Tokenizer, prompt: str, record: dict[str, Any]) -> list[int]:
+    """Ids of a prompt, after the beginning-of-text token where the training data had one."""
+    start = [] if record.get("bos_id") is None else [int(record["bos_id"])]
     ids = start + tokenizer.encode(prompt)
     if not ids:
-        raise UserError("--prompt: an empty prompt needs a tokenizer with a beginning-of-text token; give some text")
+        raise UserError(
+            "--prompt: an empty prompt needs a model trained with a beginning-of-text token; give some text"
+        )
     return ids
 
 
 def _complete(
-    args: argparse.Namespace, config: Config, tokenizer: Tokenizer, prompts: list[list[int]], sampling: "Sampling"
+    args: argparse.Namespace, config: Config, tokenizer: Tokenizer, sampling: "Sampling"
 ) -> tuple[int, list["Completion"]]:
     """Restore the parameters and generate; returns the checkpoint's step and the completions."""
     from tqdm import tqdm
@@ -110,6 +113,7 @@ def _complete(
     )
     step, weights, record = restore_subtree(args.run / "checkpoints", abstract_weights(model), step=args.step)
     _check_tokenizer(tokenizer, record)
+    prompts = [_encode(tokenizer, prompt, record) for prompt in args.prompt]
     num_tokens = min(tokenizer.vocab_size, config.model.vocab_size)
     engine = Engine(model, weights["params"], weights["expert_bias"], end_id=tokenizer.eod_id, num_tokens=num_tokens)
     seeds = [(args.seed + row) % 2**32 for row in range(len(prompts))]
@@ -130,13 +134,12 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError(f"--seed {args.seed}: must be at least 0")
     config = _load_run(args.run)
     tokenizer = _load_tokenizer(args.run, args.tokenizer)
-    prompts = [_encode(tokenizer, prompt) for prompt in args.prompt]
 
     # JAX is imported only now, so that a mistake above is told within a second.
     from maxtrain.inference.sample import Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
-    step, completions = _complete(args, config, tokenizer, prompts, sampling)
+    step, completions = _complete(args, config, tokenizer, sampling)
     if args.record:
         for prompt, completion in zip(args.prompt, completions, strict=True):
             sample = {"step": step, "prompt": prompt, "text": tokenizer.decode(completion.tokens)}

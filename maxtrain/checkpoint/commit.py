@@ -184,3 +184,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise CheckpointError(f"{directory.name}: {MANIFEST} is damaged") from None
     return manifest
+
+
+def read_verified_manifest(directory: Path, commit: Commit) -> dict[str, Any]:
+    """A step's manifest, held against its commit record alone; cheap where the arrays are not wanted.
+
+    Raises:
+        CheckpointError: it is missing, or not the one that was committed.
+    """
+    for file in commit.files:
+        if file.path == MANIFEST and (problem := _problem(directory, file, full=True)):
+            raise CheckpointError(f"{directory.name}: {problem}")
+    return read_manifest(directory)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from maxtrain.checkpoint.commit import read_commit, read_manifest, verify_step
+from maxtrain.checkpoint.commit import read_commit, read_manifest, read_verified_manifest, verify_step
 from maxtrain.checkpoint.layout import step_directories
 from maxtrain.checkpoint.ledger import Verdict, read_health
 from maxtrain.core.errors import CheckpointError
@@ -42,8 +42,8 @@ def _judge(step: int, path: Path, verdict: Verdict | None, full: bool) -> StepIn
     num_bytes = 0
     try:
         num_bytes = read_commit(path).num_bytes
-        verify_step(path, full=full)
-        record = read_manifest(path)["record"]
+        commit = verify_step(path, full=full)
+        record = (read_manifest(path) if full else read_verified_manifest(path, commit))["record"]
     except CheckpointError as error:
         return StepInfo(step, False, str(error), None, None, num_bytes, path)
     verdict = verdict or default_verdict(record)

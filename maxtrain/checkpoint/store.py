@@ -124,8 +124,12 @@ class CheckpointStore:
         record = json.loads(json.dumps(record))
         leaves = checked_leaves(state)
         digests = start_digest(leaves)
-        if self._on_main(lambda: self._prepare(step, digests)) == "unchanged":
-            return time.monotonic() - started
+        try:
+            if self._on_main(lambda: self._prepare(step, digests)) == "unchanged":
+                return time.monotonic() - started
+        except UserError as error:
+            self._emit("save_failed", step, reason=str(error))
+            raise
         partial = self.directory / (step_name(step) + PARTIAL)
         save = _Save(step, record, leaf_table(leaves), num_bytes(state), digests, partial, handler(), [], None, started)
         try:
@@ -202,6 +206,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: it cannot be written.
         """
+        self._join()  # the save on its way exchanges too, and its own verdict comes first
         self._on_main(functools.partial(append_health, self.directory, step, healthy, reason))
 
     def quarantine_after(self, step: int, reason: str) -> None:
@@ -250,15 +255,14 @@ class CheckpointStore:
     def _finish(self, save: _Save) -> None:
         """Wait for the writing and commit; runs in the background thread and never raises."""
         try:
-            self._emit("save", save.step, **self._commit_together(save))
+            facts = self._commit_together(save)
         except Exception as error:  # told to the caller by the next call
             self._failure = _as_checkpoint_error(error, f"step {save.step} could not be saved")
             self._failure.__cause__ = None if self._failure is error else error
             _log.error("%s", self._failure)
-            try:
-                self._emit("save_failed", save.step, reason=str(self._failure))
-            except Exception as second:  # on a full disk the event may fail as the save did
-                _log.error("the failure could not be recorded either: %s", _reason(second))
+            self._emit("save_failed", save.step, reason=str(self._failure))
+        else:
+            self._emit("save", save.step, **facts)
 
     def _commit_together(self, save: _Save) -> dict[str, Any]:
         """Seal this process's files, and on process 0 commit those of all."""
@@ -349,8 +353,13 @@ class CheckpointStore:
         self._emit_event(kind, step, fields)
 
     def _emit_event(self, kind: str, step: int | None, fields: dict[str, Any]) -> None:
-        if self._on_event is not None and self._processes.is_main:
+        """Tell of something; that it cannot be recorded (on a full disk) undoes nothing of what happened."""
+        if self._on_event is None or not self._processes.is_main:
+            return
+        try:
             self._on_event(kind, step, fields)
+        except Exception as error:  # it is the listener's, and only process 0 has one
+            _log.error("%s of step %s could not be recorded: %s", kind, step, _reason(error))
 
 
 def _own_files(partial: Path, process: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 import platform
 import sys
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,8 @@ class Journal:
     heldout: HeldOutWriter
     sinks: list[Sink]
     progress: Progress
+    failures: list[OSError] = field(default_factory=list)
+    """Writings that failed and have not ended the run yet."""
 
     @classmethod
     def open(cls, directory: Path, config: LoggingConfig, plan: BatchPlan, stack: ExitStack) -> Self:
@@ -51,7 +54,7 @@ class Journal:
         return journal
 
     def start(self, step: int, mesh: jax.sharding.Mesh, changed: list[str], **facts: Any) -> None:
-        """Record that an attempt begins at a step."""
+        """Record that an attempt begins; `step` is that of the newest checkpoint, 0 for none."""
         self.events.write(
             "start",
             step,
@@ -79,11 +82,52 @@ class Journal:
 
     def checkpoint_event(self, kind: str, step: int | None, fields: dict[str, Any]) -> None:
         """Record what the checkpoint store did; it tells from its own thread too."""
-        self.events.write(kind, step, **fields)
         if kind == "save":
             self.progress.saved(step or 0, float(fields["seconds"]))
         elif "reason" in fields:
             self.progress.message(f"{kind.replace('_', ' ')}: step {step}: {fields['reason']}")
+        # Last, as a full disk may refuse it: then the message was shown at least.
+        self.events.write(kind, step, **fields)
+
+    def stepped(self, values: dict[str, Any]) -> None:
+        """Write the line of a step."""
+        with self._remembering():
+            line = self.metrics.write(values)
+            for sink in self.sinks:
+                sink.write(line)
+            self.progress.update(line)
+
+    def skipped(self, step: int, **facts: Any) -> None:
+        """Record a skipped step."""
+        with self._remembering():
+            self.events.write("skip", step, **facts)
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """With several processes, keep a failure for `flush`: they would wait in their next step for one that left."""
+        try:
+            yield
+        except OSError as error:
+            if jax.process_count() == 1:
+                raise
+            self.failures.append(error)
+
+    def flush(self) -> None:
+        """Make every line so far durable.
+
+        Raises:
+            OSError: that cannot be done, or an earlier line could not be written.
+        """
+        if self.failures:
+            raise self.failures[0]
+        self.metrics.flush()
+
+    def stop(self, step: int | None, reason: str) -> None:
+        """Record that the attempt ends, if the disk still takes it."""
+        try:
+            self.events.write("stop", step, reason=reason)
+        except OSError as error:
+            self.progress.message(f"stopped ({reason}); events.jsonl cannot be written: {error.strerror}")
 
     def evaluated(self, result: HeldOutResult) -> None:
         """Record a held-out evaluation."""

@@ -11,7 +11,13 @@ from maxtrain.train.step import Batch, Metrics
 
 
 class Hook:
-    """Work beside the steps; a hook may read the state but changes nothing of it."""
+    """Work beside the steps; a hook may read the state but changes nothing of it.
+
+    Attributes:
+        acts_on_stop: Whether to act when a signal stops the run: there may be little time left.
+    """
+
+    acts_on_stop = True
 
     def observe(self, step: int, metrics: dict[str, Any], seconds: dict[str, float]) -> None:
         """Take the metrics of a finished step (host values) and the seconds that it took, by phase."""
@@ -33,15 +39,16 @@ def run_steps(
     last_step: int,
     clock: StepClock,
     read_late: bool = True,
-    stop_requested: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[int], bool] = lambda step: False,
 ) -> TrainState:
-    """Run steps until `last_step` batches are consumed, or a stop is requested.
+    """Run steps until `last_step` batches are consumed, or a stop is requested (asked after every step but the last).
 
     Metrics are read one step late, so that devices never wait for the host. Where host and devices are the same
     processor nothing is gained by it, and several programs in flight can starve each other: read_late=False.
 
     Returns:
-        The state after the last step; every step has been observed, and every hook has acted on the last one.
+        The state after the last step; every step has been observed, and every hook has acted on the last one (on a
+        requested stop: every hook that acts then).
     """
     unread: tuple[int, Metrics] | None = None
 
@@ -64,11 +71,12 @@ def run_steps(
         if read_late:
             observe()
         step, unread = step + 1, (step + 1, metrics)
-        last = step >= last_step or stop_requested()
-        due = [hook for hook in hooks if last or hook.due(step)]
-        if due or not read_late:
+        finished = step >= last_step
+        stopped = not finished and stop_requested(step)
+        due = [hook for hook in hooks if (hook.acts_on_stop if stopped else finished or hook.due(step))]
+        if due or stopped or not read_late:
             observe()
         for hook in due:
             hook.act(step, state)
-        if last:
+        if finished or stopped:
             return state

@@ -3,20 +3,24 @@
 import math
 import signal
 import sys
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from maxtrain import __version__
 from maxtrain.checkpoint import CheckpointStore
+from maxtrain.checkpoint.processes import Processes
+from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS
 from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import Config
 from maxtrain.loader import HeldOut, Loader
+from maxtrain.monitor.heldout import HeldOutResult, read_heldout
 from maxtrain.optim import group_of
 from maxtrain.plan import training_flops_per_token
+from maxtrain.train.agreement import on_main
 from maxtrain.train.clock import StepClock
 from maxtrain.train.evaluator import make_evaluator
 from maxtrain.train.feed import BatchFeeder, feed
@@ -51,94 +55,51 @@ def run_training(
 
     Returns:
         The exit code: 0, or 128 + the signal that stopped the run.
+
+    Raises:
+        CheckpointError: no checkpoint is usable, or one could not be saved (told at the end).
+        StoppedError: the guard stopped the run.
+        UserError: the directory cannot be written or is in use, or the config may not change so.
     """
-    stop, clock = StopSignal(), StepClock()
     last = plan.num_steps if stop_at is None else min(stop_at, plan.num_steps)
-    directory = Path(config.run.directory)
+    processes = Processes(DEFAULT_TIMEOUT_SECONDS)
     with ExitStack() as stack:
-        journal, changed = None, []
-        if jax.process_index() == 0:
-            run = stack.enter_context(RunDirectory(config, loader.fingerprint))
-            changed = run.changed
-            if loader.stages:
-                run.keep_tokenizer(loader.stages[0].dataset.tokenizer_model())
-            journal = Journal.open(directory, config.logging, plan, stack)
-        _meet("run directory")
-        parts = parts or build_parts(config, plan, len(loader.domains))
-        store = CheckpointStore(
-            directory / "checkpoints",
-            keep=config.checkpoint.keep,
-            keep_every=config.checkpoint.keep_every,
-            asynchronous=config.checkpoint.asynchronous,
-            on_event=journal.checkpoint_event if journal else None,
-        )
-        stack.callback(store.close)
-        state, step = _restore_or_create(parts, store, config.run.seed)
+        opened = on_main(processes, lambda: _open(config, plan, loader, stack))
+        journal = opened[1] if opened else None
+        try:
+            parts = parts or build_parts(config, plan, len(loader.domains))
+            build_line = _announce(config, plan, loader, parts, opened)
+            attempt = _Attempt(config, plan, loader, heldout, parts, processes, journal, build_line)
+            step, reason, number = attempt.run(last, stack)
+        except BaseException as error:
+            if journal is not None:
+                journal.stop(None, f"{type(error).__name__}: {error}")
+            raise
         if journal is not None:
-            journal.reading(step, loader.usage())
-        build_line = _line_builder(config, plan, loader, parts, journal, step, changed)
-        if step >= last:
-            print(f"nothing to do: the run stands at step {step} of {last}", file=sys.stderr)
-            return 0
-        feeder = BatchFeeder(parts.mesh, config.batch.micro_batch)
-        hooks = _make_hooks(config, plan, loader, heldout, parts, feeder, store, journal, clock, build_line)
-        with stop.installed() if jax.process_count() == 1 else nullcontext():
-            if step == 0:
-                _act_before_training(hooks, state, store)
-            batches = feed(loader, feeder, step, config.data.prefetch)
-            clock.lap()
-            state = run_steps(
-                state,
-                parts.train_step,
-                batches,
-                hooks,
-                last_step=last,
-                clock=clock,
-                read_late=jax.default_backend() != "cpu",
-                stop_requested=stop,
-            )
-            store.wait()
-        if journal is not None:
-            end = "end of the run" if int(state.step) == plan.num_steps else "stop_at"
-            reason = signal.Signals(stop.number).name if stop.number else end
-            journal.events.write("stop", int(state.step), reason=reason)
-    return 128 + stop.number if stop.number else 0
+            journal.stop(step, reason)
+    return 128 + number if number else 0
 
 
-def _meet(where: str) -> None:
-    """Wait for every process, so that none goes on where process 0 has failed."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
+def _open(config: Config, plan: BatchPlan, loader: Loader, stack: ExitStack) -> tuple[RunDirectory, Journal]:
+    """Take the run directory and open its files; on process 0."""
+    run = stack.enter_context(RunDirectory(config, loader.fingerprint))
+    if loader.stages:
+        run.keep_tokenizer(loader.stages[0].dataset.tokenizer_model())
+    return run, Journal.open(run.path, config.logging, plan, stack)
 
 
-def _restore_or_create(parts: Parts, store: CheckpointStore, seed: int) -> tuple[TrainState, int]:
-    """State of the newest verified checkpoint, or the initial one where none was ever committed."""
-    abstract = parts.abstract_state()
-    found = store.restore(to_saved(abstract))
-    if found is None:
-        return parts.create_state(seed), 0
-    step, saved, _ = found
-    return from_saved(saved, abstract), step
-
-
-def _act_before_training(hooks: list[Hook], state: TrainState, store: CheckpointStore) -> None:
-    """Save and commit step 0, and evaluate it."""
-    for hook in hooks:
-        hook.act(0, state)
-    store.wait()
-
-
-def _line_builder(
-    config: Config, plan: BatchPlan, loader: Loader, parts: Parts, journal: Journal | None, step: int, changed: list
+def _announce(
+    config: Config, plan: BatchPlan, loader: Loader, parts: Parts, opened: tuple[RunDirectory, Journal] | None
 ) -> LineBuilder:
-    """Measure the devices' peak, announce the attempt and build the function that makes metrics lines."""
+    """Measure the devices' peak, record that the attempt begins, and build the function that makes metrics lines."""
     peak, source = device_peak_tflops(config.logging.peak_tflops, config.precision)
     num_parameters = sum(math.prod(spec.shape) for spec in parts.model.table)
-    if journal is not None:
+    if opened is not None:
+        run, journal = opened
         journal.start(
-            step,
+            run.newest["step"] if run.newest else 0,
             parts.mesh,
-            changed,
+            run.changed,
             parameters=num_parameters,
             peak_tflops=peak,
             peak_source=source,
@@ -146,7 +107,7 @@ def _line_builder(
         )
         journal.progress.message(
             f"{num_parameters:,} parameters on {parts.mesh.size} device(s) of {peak:.3g} TFLOP/s ({source}); "
-            f"{plan.num_steps} steps, from step {step}; run directory {config.run.directory}"
+            f"{plan.num_steps} steps; run directory {config.run.directory}"
         )
     return make_line_builder(
         plan,
@@ -159,54 +120,151 @@ def _line_builder(
     )
 
 
-def _make_hooks(
-    config: Config,
-    plan: BatchPlan,
-    loader: Loader,
-    heldout: HeldOut | None,
-    parts: Parts,
-    feeder: BatchFeeder,
-    store: CheckpointStore,
-    journal: Journal | None,
-    clock: StepClock,
-    build_line: LineBuilder,
-) -> list[Hook]:
-    """The hooks in the order in which they act."""
+@dataclass(frozen=True)
+class _Attempt:
+    """One start of a run, its directory taken and its files open."""
 
-    def record(step: int, metrics: dict[str, Any]) -> dict[str, Any]:
-        return make_record(config, plan, loader.fingerprint, parts, step, metrics)
+    config: Config
+    plan: BatchPlan
+    loader: Loader
+    heldout: HeldOut | None
+    parts: Parts
+    processes: Processes
+    journal: Journal | None
+    """On process 0."""
+    build_line: LineBuilder
+    clock: StepClock = field(default_factory=StepClock)
 
-    hooks: list[Hook] = [LogHook(build_line, journal), GuardHook(config.guard, journal)]
-    if heldout is not None:
-        evaluate = make_evaluator(parts, heldout, feeder, plan.tokens_at)
-        hooks.append(EvaluateHook(evaluate, journal, every=config.evaluation.every, clock=clock))
-    flush = journal.metrics.flush if journal else None
-    hooks.append(SaveHook(store, record, every=config.checkpoint.every, flush=flush, clock=clock))
-    return hooks
+    def run(self, last: int, stack: ExitStack) -> tuple[int, str, int | None]:
+        """Restore, train and save.
+
+        Returns:
+            The step reached, why it stopped there, and the signal that stopped it before `last`, if one did.
+        """
+        store = self._open_store(stack)
+        state, step = self._restore_or_create(store)
+        if self.journal is not None:
+            self.journal.reading(step, self.loader.usage())
+        if step >= last:
+            print(f"nothing to do: the run stands at step {step} of {last}", file=sys.stderr)
+            return step, f"nothing to do: the run stands at step {step} of {last}", None
+        feeder = BatchFeeder(self.parts.mesh, self.config.batch.micro_batch)
+        save = self._save_hook(store)
+        evaluate = self._evaluate_hook(feeder)
+        hooks: list[Hook] = [
+            LogHook(self.build_line, self.journal),
+            GuardHook(self.config.guard, self.journal),
+            save,
+            *([evaluate] if evaluate else []),
+        ]
+        stop = StopSignal()
+        try:
+            with stop.installed():
+                if step == 0:
+                    save.act(step, state)
+                    save.finish()
+                if evaluate is not None and evaluate.due(step) and not self._is_evaluated(step):
+                    evaluate.act(step, state)
+                batches = feed(self.loader, feeder, step, self.config.data.prefetch)
+                self.clock.lap()
+                state = run_steps(
+                    state,
+                    self.parts.train_step,
+                    batches,
+                    hooks,
+                    last_step=last,
+                    clock=self.clock,
+                    read_late=jax.default_backend() != "cpu",
+                    stop_requested=stop,
+                )
+                save.finish()
+        except BaseException:
+            save.settle()  # so that closing the store does not replace the error
+            raise
+        step = int(state.step)
+        if step < last and stop.number is not None:
+            return step, signal.Signals(stop.number).name, stop.number
+        return step, "end of the run" if step == self.plan.num_steps else "stop_at", None
+
+    def _open_store(self, stack: ExitStack) -> CheckpointStore:
+        store = CheckpointStore(
+            Path(self.config.run.directory) / "checkpoints",
+            keep=self.config.checkpoint.keep,
+            keep_every=self.config.checkpoint.keep_every,
+            asynchronous=self.config.checkpoint.asynchronous,
+            on_event=self.journal.checkpoint_event if self.journal else None,
+        )
+        stack.callback(store.close)
+        return store
+
+    def _restore_or_create(self, store: CheckpointStore) -> tuple[TrainState, int]:
+        """State of the newest verified checkpoint, or the initial one where none was ever committed."""
+        abstract = self.parts.abstract_state()
+        found = store.restore(to_saved(abstract))
+        if found is None:
+            return self.parts.create_state(self.config.run.seed), 0
+        step, saved, _ = found
+        return from_saved(saved, abstract), step
+
+    def _save_hook(self, store: CheckpointStore) -> SaveHook:
+        def record(step: int, metrics: dict[str, Any], healthy: bool) -> dict[str, Any]:
+            return make_record(
+                self.config,
+                self.plan,
+                self.loader,
+                self.parts,
+                step,
+                updates=int(metrics.get("updates", 0)),
+                healthy=healthy,
+            )
+
+        def flush() -> None:
+            on_main(self.processes, lambda: self.journal.flush() if self.journal else None)
+
+        return SaveHook(store, record, every=self.config.checkpoint.every, flush=flush, clock=self.clock)
+
+    def _evaluate_hook(self, feeder: BatchFeeder) -> EvaluateHook | None:
+        if self.heldout is None:
+            return None
+
+        def write(result: HeldOutResult) -> None:
+            on_main(self.processes, lambda: self.journal.evaluated(result) if self.journal else None)
+
+        evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
+        return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
+
+    def _is_evaluated(self, step: int) -> bool:
+        """Whether the results of a step are written: a stop may have come between its save and its evaluation."""
+        answer = ""
+        if self.journal is not None:
+            path = Path(self.config.run.directory) / "eval" / "heldout.jsonl"
+            answer = "yes" if any(result.step == step for result in read_heldout(path)) else ""
+        return self.processes.from_main(answer) == "yes"
 
 
 def make_record(
-    config: Config, plan: BatchPlan, fingerprint: dict[str, Any], parts: Parts, step: int, metrics: dict[str, Any]
+    config: Config, plan: BatchPlan, loader: Loader, parts: Parts, step: int, *, updates: int, healthy: bool
 ) -> dict[str, Any]:
     """What a checkpoint says of itself beside its arrays.
 
     Args:
         config: the run's config.
         plan: its batches.
-        fingerprint: the loader's.
+        loader: its rows.
         parts: the step's parts.
         step: batches consumed.
-        metrics: host metrics of the last step; empty before the first one.
+        updates: updates applied.
+        healthy: whether every float of the state is finite.
     """
-    finite = [math.isfinite(float(metrics[name])) for name in ("loss", "param_norm") if name in metrics]
     return {
         "step": step,
-        "updates": int(metrics["updates"]) if metrics else 0,
+        "updates": updates,
         "tokens_seen": plan.tokens_at(step),
         "stage": plan.segment_at(step).stage.name,
         "seed": config.run.seed,
-        "healthy": all(finite),
-        "fingerprint": fingerprint,
+        "healthy": healthy,
+        "fingerprint": loader.fingerprint,
+        "bos_id": loader.stages[0].dataset.bos_id if loader.stages else None,
         "amendments": 0,
         "monitor": {},
         "config": config.model_dump(mode="json"),

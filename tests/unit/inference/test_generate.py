@@ -63,8 +63,11 @@ def test_json_and_text_agree_and_a_seed_repeats(run, tokenizer, capsys):
 def test_mistakes_are_told_in_a_line(run, tmp_path, capsys):
     with pytest.raises(UserError, match="no run here"):
         generate.main([str(tmp_path), "--prompt", "x"])
-    with pytest.raises(DataError, match="no dataset here"):
-        generate.main([str(run), "--prompt", "x"])
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.yaml").write_text((run / "config.yaml").read_text())
+    with pytest.raises(DataError, match=r"holds no tokenizer\.model"):
+        generate.main([str(bare), "--prompt", "x"])
     with pytest.raises(UserError, match="--max-tokens 0"):
         generate.main([*arguments(run, "--prompt", "x"), "--max-tokens", "0"])
     with pytest.raises(UserError, match="top_p: 2"):
@@ -80,3 +83,13 @@ def test_another_tokenizer_is_refused(run, tmp_path):
     (tmp_path / "other.model").write_bytes(other.model)
     with pytest.raises(DataError, match="is not the one that the checkpoint was trained with"):
         generate.main([str(run), "--tokenizer", str(tmp_path / "other.model"), "--prompt", "x"])
+
+
+def test_a_prompt_begins_as_the_training_documents_did(tokenizer):
+    plain = tokenizer.encode("The fox")
+    assert tokenizer.bos_id is not None
+    assert generate._encode(tokenizer, "The fox", {"bos_id": None}) == plain
+    assert generate._encode(tokenizer, "The fox", {"bos_id": tokenizer.bos_id}) == [tokenizer.bos_id, *plain]
+    assert generate._encode(tokenizer, "", {"bos_id": tokenizer.bos_id}) == [tokenizer.bos_id]
+    with pytest.raises(UserError, match="give some text"):
+        generate._encode(tokenizer, "", {"bos_id": None})

@@ -7,8 +7,8 @@ from maxtrain.train.loop import Hook, run_steps
 
 
 class Recorder(Hook):
-    def __init__(self, calls: list, every: int) -> None:
-        self.calls, self.every = calls, every
+    def __init__(self, calls: list, every: int, acts_on_stop: bool = True) -> None:
+        self.calls, self.every, self.acts_on_stop = calls, every, acts_on_stop
 
     def observe(self, step, metrics, seconds):
         assert set(seconds) == {*PHASES, "host", "step"}
@@ -22,7 +22,13 @@ class Recorder(Hook):
 
 
 def run(
-    last_step: int, *, first: int = 0, every: int = 3, stop_after: int | None = None, read_late: bool = True
+    last_step: int,
+    *,
+    first: int = 0,
+    every: int = 3,
+    stop_after: int | None = None,
+    read_late: bool = True,
+    acts_on_stop: bool = True,
 ) -> list:
     calls: list = []
 
@@ -31,12 +37,12 @@ def run(
         return state + 1, {"step": state + 1}
 
     batches = ((step, np.int64(step)) for step in range(first, 100))
-    done = lambda: stop_after is not None and any(call[:2] == ("step", stop_after) for call in calls)  # noqa: E731
+    done = lambda step: stop_after is not None and any(call[:2] == ("step", stop_after) for call in calls)  # noqa: E731
     state = run_steps(
         np.int64(first),  # type: ignore[arg-type]
         train_step,  # type: ignore[arg-type]
         batches,  # type: ignore[arg-type]
-        [Recorder(calls, every)],
+        [Recorder(calls, every, acts_on_stop)],
         last_step=last_step,
         clock=StepClock(),
         read_late=read_late,
@@ -82,6 +88,12 @@ def test_every_step_is_observed_once_after_a_resume():
 def test_a_stop_ends_with_observation_and_action():
     calls = run(50, every=100, stop_after=7)
     assert calls[-3:] == [("observe", 7, 7), ("act", 7, 7), ("end", 7)]
+
+
+def test_what_can_wait_is_left_out_on_a_stop_but_not_at_the_end():
+    calls = run(50, every=7, stop_after=7, acts_on_stop=False)
+    assert calls[-2:] == [("observe", 7, 7), ("end", 7)]
+    assert run(7, every=100, stop_after=7, acts_on_stop=False)[-2:] == [("act", 7, 7), ("end", 7)]
 
 
 def test_clock_accounts_for_all_time():
