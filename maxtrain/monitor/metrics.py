@@ -67,8 +67,17 @@ def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
     return map(decode, read_json_lines(path))
 
 
+def forget_from(step: int, by_step: dict[int, Any]) -> None:
+    """Drop what was written of a step and later ones, as an attempt that begins with this step goes its own way."""
+    for later in [written for written in by_step if written >= step]:
+        del by_step[later]
+
+
 def read_metrics(path: Path, fields: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """The lines that count, in the order of steps: of each step the last one written.
+    """The lines that count, in the order of steps.
+
+    Of each step the last line written counts, and of an attempt only those before the first step of a later one: what
+    it computed beyond the checkpoint that the later one began with is of a way that was left.
 
     Args:
         path: metrics.jsonl; an absent file has no lines.
@@ -77,6 +86,10 @@ def read_metrics(path: Path, fields: Collection[str] | None = None) -> list[dict
     if not path.is_file():
         return []
     by_step: dict[int, dict[str, Any]] = {}
+    attempt = None
     for line in iterate_metrics(path):
+        if line["attempt"] != attempt:
+            attempt = line["attempt"]
+            forget_from(line["step"], by_step)
         by_step[line["step"]] = line if fields is None else {name: line[name] for name in fields if name in line}
     return [by_step[step] for step in sorted(by_step)]

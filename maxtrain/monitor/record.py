@@ -14,7 +14,7 @@ from maxtrain.core.errors import UserError
 from maxtrain.monitor.events import Event, read_events
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
 from maxtrain.monitor.jsonl import read_json_lines
-from maxtrain.monitor.metrics import iterate_metrics
+from maxtrain.monitor.metrics import forget_from, iterate_metrics
 from maxtrain.monitor.schema import FIELDS
 
 _SCALAR_KINDS = ("int", "float", "bool")
@@ -137,6 +137,13 @@ class _Loads:
             self._stride *= 2
             self._kept = {kept: value for kept, value in self._kept.items() if kept % self._stride == 0}
 
+    def forget_from(self, step: int) -> None:
+        """Drop the loads of a step and later ones."""
+        forget_from(step, self._kept)
+        if self._last is not None and self._last[0] >= step:
+            newest = max(self._kept, default=None)
+            self._last = (newest, *self._kept[newest]) if newest is not None else None
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         if self._last is None:
             return np.zeros(0, np.int64), np.zeros((0, 0, 0))
@@ -164,7 +171,12 @@ def read_columns(path: Path) -> Metrics:
     loads = _Loads()
     by_step: dict[int, dict[str, Any]] = {}
     if path.is_file():
+        attempt = None
         for line in iterate_metrics(path):
+            if line["attempt"] != attempt:
+                attempt = line["attempt"]
+                forget_from(line["step"], by_step)
+                loads.forget_from(line["step"])
             loads.add(line["step"], line["tokens_seen"], line.pop("expert_load", None))
             by_step[line["step"]] = line
     if not by_step:

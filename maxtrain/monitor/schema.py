@@ -74,6 +74,7 @@ FIELDS: tuple[Field, ...] = (
     Field("param_norm", "float", "", _D, "Norm of the parameters after the step."),
     Field("lr", "float", "", _D, "Learning rate of the step."),
     Field("skipped", "bool", "", _D, "The step changed nothing: loss or gradient not finite, or over the bound."),
+    Field("skipped_target_tokens", "int", "tokens", _D, "Target tokens of the batch if the step was skipped, else 0."),
     Field("skips_in_a_row", "int", "steps", _D, "Skipped steps that end with this one."),
     Field("expert_load", "int rows", "tokens", _D, "Tokens sent to each expert, layer by layer.", True),
     Field("expert_load_max_over_mean", "float list", "", _D, "Greatest load divided by the mean load, by layer."),

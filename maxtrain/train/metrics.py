@@ -73,6 +73,7 @@ def make_line_builder(
                 name: float(metrics["grad_norm_by_group"][i]) for i, name in enumerate(GROUPS) if name in groups
             },
             "skipped": bool(metrics["skipped"]),
+            "skipped_target_tokens": int(metrics["target_tokens"]) if metrics["skipped"] else 0,
             "skips_in_a_row": int(metrics["skips_in_a_row"]),
             "expert_load": load.astype(np.int64).tolist(),
             "expert_load_max_over_mean": (load.max(-1) / np.maximum(load.mean(-1), 1e-9)).tolist() if load.size else [],

@@ -77,6 +77,7 @@ def line_of(
         "param_norm": 30.0,
         "lr": float(3e-4 + 2.7e-3 * min(20 * done, 0.5 + 0.5 * np.cos(np.pi * done))),
         "skipped": skipped,
+        "skipped_target_tokens": 4000 * skipped,
         "skips_in_a_row": int(skipped),
         "expert_load": load.tolist(),
         "expert_load_max_over_mean": (load.max(1) / load.mean(1)).tolist() if layers else [],

@@ -29,6 +29,7 @@ def make_line(step: int, **changes: Any) -> dict[str, Any]:
         "param_norm": 30.0,
         "lr": 3e-4,
         "skipped": False,
+        "skipped_target_tokens": 0,
         "skips_in_a_row": 0,
         "expert_load": [[100, 150, 120, 130]],
         "expert_load_max_over_mean": [1.2],

@@ -5,6 +5,7 @@ import pytest
 from maxtrain.monitor.events import EVENT_KINDS, EventLog, read_events
 from maxtrain.monitor.heldout import HeldOutResult, HeldOutWriter, Score, read_heldout
 from maxtrain.monitor.metrics import MetricsWriter, iterate_metrics, next_attempt, read_metrics
+from maxtrain.monitor.record import read_columns
 
 
 @pytest.fixture
@@ -41,6 +42,17 @@ def test_the_last_line_of_a_step_counts(path, make_line):
         (4, 2, 2.0),
     ]
     assert [line["step"] for line in iterate_metrics(path)] == [1, 2, 3, 2, 3, 4]
+
+
+def test_lines_of_a_way_that_was_left_do_not_count(path, make_line):
+    for attempt, steps in ((1, range(1, 10)), (2, range(3, 5)), (3, range(5, 6))):
+        with MetricsWriter(path, attempt) as writer:
+            for step in steps:
+                writer.write(make_line(step, loss=float(attempt)))
+    assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)]
+    columns = read_columns(path)
+    assert columns.steps.tolist() == [1, 2, 3, 4, 5]
+    assert columns.load_tokens.tolist() == columns.tokens.tolist()
 
 
 def test_a_torn_line_is_cut_away_and_told(path, make_line):

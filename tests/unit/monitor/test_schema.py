@@ -31,6 +31,7 @@ NAMES = [
     "param_norm",
     "lr",
     "skipped",
+    "skipped_target_tokens",
     "skips_in_a_row",
     "expert_load",
     "expert_load_max_over_mean",
