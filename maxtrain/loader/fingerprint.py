@@ -53,12 +53,35 @@ def synthetic_fingerprint(plan: BatchPlan, seed: int, vocab_size: int) -> Finger
     }
 
 
-def compare_fingerprints(saved: Fingerprint, current: Fingerprint) -> list[str]:
-    """What changed, one line each; empty where the saved run may go on.
+def compare_fingerprints(saved: Fingerprint, current: Fingerprint, step: int) -> list[str]:
+    """What changed of the batches before a step, one line each; empty where the saved run may go on from there.
 
-    Stages added after the saved ones are no change.
+    Only what was read by then binds. Stages that had not begun may change or go, others may follow, and the stage in
+    which the step lies may become longer or shorter, down to the step itself.
+
+    Args:
+        saved: fingerprint in a checkpoint.
+        current: that of the config now.
+        step: batches that the checkpoint had consumed.
     """
-    return _differences("", saved, current)
+    return _differences("", _before(saved, step), _before(current, step))
+
+
+def _before(fingerprint: Fingerprint, step: int) -> Fingerprint:
+    """The part of a fingerprint that the batches before a step are a function of."""
+    stages, first = [], 0
+    for stage in fingerprint["stages"]:
+        if first >= step:
+            break
+        batches = []
+        for batch in stage["batches"]:
+            steps = min(batch["steps"], step - first)
+            if steps > 0:
+                batches.append({**batch, "steps": steps})
+            first += batch["steps"]
+        tokens = sum(batch["steps"] * batch["rows"] for batch in batches) * stage["sequence_length"]
+        stages.append({**stage, "tokens": tokens, "batches": batches})
+    return {**fingerprint, "stages": stages}
 
 
 def _shape(plan: BatchPlan, stage: Stage) -> dict[str, Any]:
@@ -87,7 +110,7 @@ def _differences(path: str, saved: Any, current: Any) -> list[str]:
             for index, (before, now) in enumerate(zip(saved, current, strict=False))
             for line in _differences(f"{path}[{_label(index, before)}]", before, now)
         ]
-        if len(current) < len(saved) or (len(current) > len(saved) and path != "stages"):
+        if len(current) != len(saved):
             lines.append(f"{path}: {len(saved)} before, {len(current)} now")
         return lines
     return [] if saved == current else [f"{path}: {saved!r} before, {current!r} now"]

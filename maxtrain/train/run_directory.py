@@ -22,7 +22,7 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
-        newest: record of the newest verified checkpoint, or None for a fresh run.
+        newest: record of the newest verified, healthy checkpoint, or None for a fresh run.
         changed: keys of the config that differ from that checkpoint's.
     """
 
@@ -69,15 +69,16 @@ class RunDirectory:
     def keep_tokenizer(self, model: bytes) -> None:
         """Keep the tokenizer beside the checkpoints, so that text can be generated without the dataset."""
         path = self.path / "tokenizer.model"
-        if not path.exists():
+        if not path.exists() or path.read_bytes() != model:
             write_atomic(path, model)
 
     def _compare(self) -> None:
         steps = iterate_steps(self.checkpoints, full=False, newest_first=True)
-        self.newest = next((info.record for info in steps if info.verified and info.record), None)
+        # The step that a restore takes, hashes of the arrays apart.
+        self.newest = next((info.record for info in steps if info.record and info.healthy), None)
         if self.newest is None:
             return
-        differences = compare_fingerprints(self.newest["fingerprint"], self._fingerprint)
+        differences = compare_fingerprints(self.newest["fingerprint"], self._fingerprint, self.newest["step"])
         if differences:
             raise UserError(
                 f"{self.path}: the data differs from that of step {self.newest['step']}: {'; '.join(differences)}; "

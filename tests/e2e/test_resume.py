@@ -6,7 +6,13 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from maxtrain.checkpoint import list_steps, store
+from maxtrain.core.errors import CheckpointError
+from maxtrain.loader import Loader
+from maxtrain.monitor.events import read_events
 
 DROPOUT = ("model.dropout=0.1",)
 
@@ -95,3 +101,54 @@ def test_sigterm_saves_and_stops(runner, whole, same_bits, tmp_path):
     assert runner.train(directory) == 0
     assert runner.lines(directory)[-1]["step"] == 12
     assert [line["batch_digest"] for line in runner.lines(directory)] == [line["batch_digest"] for line in whole[()][1]]
+
+
+def test_a_skipped_step_at_a_save_leaves_it_healthy(runner, same_bits, tmp_path, monkeypatch):
+    batch = Loader.batch
+
+    def spoiled(self, step, select=None):
+        values = batch(self, step, select)
+        if step == 3:  # a weight that the loss overflows with, though the number of target tokens does not
+            values["weights"] = (
+                np.where(np.arange(values["weights"].size) == 0, np.float32(1e38), 1)
+                .reshape(values["weights"].shape)
+                .astype(np.float32)
+            )
+        return values
+
+    monkeypatch.setattr(Loader, "batch", spoiled)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert runner.train(whole, stop_at=6) == 0
+    assert runner.train(stopped, stop_at=4) == 0
+    (start, saved) = list_steps(stopped / "checkpoints")
+    assert start.step == 0
+    assert (saved.step, saved.healthy, saved.record["updates"]) == (4, True, 3)
+    assert runner.train(stopped, stop_at=6) == 0
+    events = read_events(stopped / "events.jsonl")
+    assert [event.step for event in events if event.kind == "restore"] == [4]
+    assert [event.fields["reason"] for event in events if event.kind == "stop"] == ["stop_at"] * 2
+    (skipped,) = [line for line in runner.lines(stopped) if line["skipped"]]
+    assert skipped["step"] == 4
+    assert not np.isfinite(skipped["loss"])
+    assert skipped["skipped_target_tokens"] == skipped["target_tokens"] > 0
+    same_bits(runner.final_state(stopped), runner.final_state(whole))
+
+
+def test_a_failed_save_is_told_at_once_and_at_the_end(runner, tmp_path, monkeypatch):
+    directory, commit = tmp_path / "run", store.write_commit
+
+    def failing(path, step, files):
+        if step == 4:
+            raise OSError(28, "No space left on device", str(path))
+        return commit(path, step, files)
+
+    monkeypatch.setattr(store, "write_commit", failing)
+    with pytest.raises(CheckpointError, match="step 4 could not be saved: No space left") as error:
+        runner.train(directory)
+    assert error.value.exit_code == 4
+    kinds = [(event.kind, event.step) for event in read_events(directory / "events.jsonl") if event.step]
+    assert kinds == [("save_failed", 4), ("save", 8), ("save", 12)]
+    last = read_events(directory / "events.jsonl")[-1]
+    assert last.kind == "stop"
+    assert "step 4 could not be saved" in last.fields["reason"]
+    assert runner.train(directory) == 0

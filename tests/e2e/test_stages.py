@@ -1,5 +1,6 @@
 """A run over stages, one of them with a newer dataset, resumed on both sides of the boundaries."""
 
+import re
 import subprocess
 import sys
 
@@ -51,10 +52,21 @@ def test_resume_is_exact_across_stage_boundaries(runner, staged, same_bits, tmp_
         assert runner.lines(directory) == lines
 
 
-def test_a_declared_stage_may_be_added_later_and_a_silent_change_may_not(runner, staged, tmp_path):
+def test_a_declared_stage_may_be_added_later_and_a_silent_change_may_not(runner, staged, same_bits, tmp_path):
+    later = tuple(item.replace("{name: newer, tokens: 4096", "{name: newer, tokens: 2048") for item in staged)
+    later = (*later, "train.total_tokens=10240", "schedule.name=constant", "schedule.warmup_frac=0")
+    whole = tmp_path / "whole"
+    assert runner.train(whole, *later) == 0
+    # The same run with no third stage yet, and with a second one that was meant to be longer.
+    first = tuple(re.sub(r", \{name: newer.*?\}\]", "]", item) for item in later)
+    first = tuple(item.replace("name: code, tokens: 4096", "name: code, tokens: 6144") for item in first)
+    assert first != later
     directory = tmp_path / "run"
-    assert runner.train(directory, *staged, stop_at=6) == 0
-    changed = tuple(item.replace("weight: 0.2", "weight: 0.3") for item in staged)
+    assert runner.train(directory, *first, stop_at=6) == 0
+    changed = tuple(item.replace("weight: 0.2", "weight: 0.3") for item in later)
     with pytest.raises(ValueError, match="mixture") as error:
         runner.train(directory, *changed)
     assert "\n" not in str(error.value)
+    assert runner.train(directory, *later) == 0
+    same_bits(runner.final_state(directory, *later), runner.final_state(whole, *later))
+    assert runner.lines(directory) == runner.lines(whole)

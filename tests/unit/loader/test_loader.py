@@ -318,7 +318,7 @@ def test_synthetic_rows_are_a_function_of_seed_and_row(make_loader, domain):
     assert len(np.unique(everything)) == 100
     assert loader.trace(0) == []
     assert loader.epochs(5) == {"synthetic": 0.0}
-    assert compare_fingerprints(loader.fingerprint, other.fingerprint) == ["seed: 0 before, 1 now"]
+    assert compare_fingerprints(loader.fingerprint, other.fingerprint, 0) == ["seed: 0 before, 1 now"]
 
 
 def test_fingerprint_survives_json_and_names_every_change(make_dataset, make_loader, domain):
@@ -327,8 +327,8 @@ def test_fingerprint_survives_json_and_names_every_change(make_dataset, make_loa
     base = (dataset, mixture, 16, [(4, 4)])
     saved = json.loads(json.dumps(make_loader(base).fingerprint))
 
-    def changed(*stages, **options):
-        return compare_fingerprints(saved, make_loader(*stages, **options).fingerprint)
+    def changed(*stages, step=4, **options):
+        return compare_fingerprints(saved, make_loader(*stages, **options).fingerprint, step)
 
     assert changed(base) == []
     assert changed(base, base) == []  # a new stage after the saved ones
@@ -350,5 +350,36 @@ def test_fingerprint_survives_json_and_names_every_change(make_dataset, make_loa
     assert changed((dataset, packed, 16, [(4, 4)]))[0] == (
         "stages[0].mixture[code].packing: 'concat' before, 'best_fit' now"
     )
-    two = compare_fingerprints(make_loader(base, base).fingerprint, make_loader(base).fingerprint)
-    assert two == ["stages: 2 before, 1 now"]
+
+
+def test_only_what_was_read_binds_a_fingerprint(make_dataset, make_loader, domain):
+    dataset, other = make_dataset(mixed_docs()), make_dataset(mixed_docs(seed=1), tag="other")
+    mixture = {"web": domain(0.5, source="web"), "code": domain(0.5, source="code")}
+
+    def stages(*parts):
+        return make_loader(*((data, mixture, 16, batches) for data, batches in parts)).fingerprint
+
+    warm = [(2, 2), (4, 4)]
+    saved = stages((dataset, warm), (dataset, [(4, 4)]))
+
+    def at(step, *parts):
+        return compare_fingerprints(saved, stages(*parts), step)
+
+    longer, shorter = (dataset, [(2, 2), (9, 4)]), (dataset, [(2, 2), (2, 4)])
+    assert at(5, longer) == []  # the stage that runs may grow, and later ones go
+    assert at(6, longer, (other, [(3, 2)])) == []
+    assert at(4, shorter, (other, [(3, 2)])) == []  # it may end at once, and others follow
+    assert at(5, shorter, (other, [(3, 2)])) == [
+        "stages[0].tokens: 256 before, 192 now",
+        "stages[0].batches[1].steps: 3 before, 2 now",
+        "stages: 1 before, 2 now",
+    ]
+    assert at(6, (dataset, warm), (other, [(4, 4)])) == []  # the second stage has not begun
+    assert [line.split(":")[0] for line in at(7, (dataset, warm), (other, [(4, 4)]))] == ["stages[1].manifest_hash"]
+    assert at(7, (dataset, warm)) == ["stages: 2 before, 1 now"]
+    assert at(2, (dataset, [(3, 2), (4, 4)])) == []
+    assert at(3, (dataset, [(3, 2), (4, 4)]))[1:] == [
+        "stages[0].batches[0].steps: 2 before, 3 now",
+        "stages[0].batches: 2 before, 1 now",
+    ]
+    assert at(0, (other, [(1, 8)])) == []
