@@ -282,7 +282,8 @@ class CheckpointStore:
                 where = f"process {index}: " if self._processes.count > 1 else ""
                 raise CheckpointError(f"step {save.step} could not be saved: {where}{answer['error']}") from error
         sealed = [FileRecord(*file) for answer in answers for file in answer["files"]]
-        return json.loads(self._on_main(lambda: json.dumps(self._commit(save, sealed))))
+        what = f"step {save.step} could not be saved"
+        return json.loads(self._on_main(lambda: json.dumps(self._commit(save, sealed)), what))
 
     def _commit(self, save: _Save, sealed: list[FileRecord]) -> dict[str, Any]:
         """Write manifest and commit record, give the step its name, then retire old steps; on process 0."""
@@ -329,8 +330,8 @@ class CheckpointStore:
             self._thread.join()
             self._thread = None
 
-    def _on_main(self, action: Callable[[], str | None]) -> str:
-        """Do something on process 0 and give its result (None as ""), or its failure, to all.
+    def _on_main(self, action: Callable[[], str | None], what: str | None = None) -> str:
+        """Do something on process 0 and give its result (None as ""), or its failure, to all; `what` names it.
 
         Raises:
             CheckpointError: it failed (on process 0: a UserError as it was).
@@ -340,7 +341,7 @@ class CheckpointStore:
             try:
                 result = action() or ""
             except Exception as error:  # whatever it is, the other processes must hear of it
-                failure = _as_checkpoint_error(error, f"{self.directory}: cannot be written")
+                failure = _as_checkpoint_error(error, what or f"{self.directory}: cannot be written")
                 failure.__cause__ = None if failure is error else error
         answer = json.loads(self._processes.from_main(json.dumps([result, str(failure) if failure else None])))
         if failure is not None:

@@ -7,11 +7,19 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
+from optax.contrib import MuonState
 
 from maxtrain.model import Model
 
 _INIT, _DROPOUT = range(2)
 """Purposes of randomness, folded into the run's seed."""
+
+
+_SLOTS: dict[type, dict[str, str]] = {
+    optax.ScaleByAdamState: {"mu": "mu", "nu": "nu", "count": "count"},
+    MuonState: {"mu": "momentum", "count": "momentum_count", "ns_coeffs": "ns_coeffs"},
+}
+"""Fields of the optimizers' states and their names on disk."""
 
 
 class TrainState(NamedTuple):
@@ -53,18 +61,23 @@ def new_state(model: Model, optimizer: optax.GradientTransformation, seed: int) 
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, dtypes and shardings of the state.
 
-    A leaf of the optimizer's state that mirrors a parameter is sharded like it; all else is replicated.
+    What the optimizer keeps of a parameter is sharded like it; all else is replicated.
     """
     shapes = jax.eval_shape(lambda: new_state(model, optimizer, 0))
     shardings = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model.shardings())}
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def annotate(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        name = _name(path)
-        matches = [sharding for suffix, sharding in shardings.items() if f"/{name}".endswith(f"/{suffix}")]
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=matches[0] if matches else replicated)
+    def annotate(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding = replicated) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    return jax.tree_util.tree_map_with_path(annotate, shapes)
+    def annotate_slot(leaf: jax.ShapeDtypeStruct, name: str) -> jax.ShapeDtypeStruct:
+        _, _, parameter = name.partition("/")
+        return annotate(leaf, shardings.get(parameter, replicated))
+
+    return jax.tree.map(annotate, shapes)._replace(
+        params=jax.tree.map(annotate, shapes.params, model.shardings()),
+        opt_state=jax.tree.map(annotate_slot, shapes.opt_state, _slot_names(shapes.opt_state)),
+    )
 
 
 def create_state(
@@ -76,18 +89,44 @@ def create_state(
 
 
 def to_saved(state: Any) -> dict[str, Any]:
-    """The state as nested dictionaries for a checkpoint; the optimizer's state is flat, by path."""
-    leaves = jax.tree_util.tree_leaves_with_path(state.opt_state)
-    return {**state._asdict(), "opt_state": {_name(path): leaf for path, leaf in leaves}}
+    """The state as nested dictionaries for a checkpoint.
+
+    The optimizer's state is flat: `mu/PARAMETER`, `nu/PARAMETER` and `count` of Adam, `momentum/PARAMETER`,
+    `momentum_count` and `ns_coeffs` of Muon, so that the chain that they lie in never reaches the disk.
+    """
+    names = jax.tree.leaves(_slot_names(state.opt_state))
+    return {**state._asdict(), "opt_state": dict(zip(names, jax.tree.leaves(state.opt_state), strict=True))}
 
 
 def from_saved(saved: dict[str, Any], like: TrainState) -> TrainState:
     """Inverse of to_saved, with the structure of `like` (which may be abstract)."""
-    structure = jax.tree_util.tree_structure(like.opt_state)
-    names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(like.opt_state)]
-    leaves = [saved["opt_state"][name] for name in names]
-    return TrainState(**{**saved, "opt_state": jax.tree_util.tree_unflatten(structure, leaves)})
+    slots = saved["opt_state"]
+    return TrainState(**{**saved, "opt_state": jax.tree.map(lambda name: slots[name], _slot_names(like.opt_state))})
 
 
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+def _slot_names(opt_state: Any) -> Any:
+    """The name on disk of every leaf of an optimizer's state, in the same structure.
+
+    Raises:
+        ValueError: a part of it has no name, or two leaves have one.
+    """
+
+    def name_part(part: Any) -> Any:
+        if type(part) not in _SLOTS:
+            raise ValueError(f"a part of the optimizer's state has no name on disk: {type(part).__name__}")
+        fields = {
+            field: jax.tree_util.tree_map_with_path(lambda path, _, slot=slot: _name(path, slot), getattr(part, field))
+            for field, slot in _SLOTS[type(part)].items()
+        }
+        return part._replace(**fields)
+
+    names = jax.tree.map(name_part, opt_state, is_leaf=lambda part: type(part) in _SLOTS)
+    leaves = jax.tree.leaves(names)
+    if len(set(leaves)) < len(leaves):
+        raise ValueError(f"two leaves of the optimizer's state have one name: {sorted(leaves)}")
+    return names
+
+
+def _name(path: tuple, slot: str | None = None) -> str:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return "/".join(part for part in (slot, name) if part)

@@ -111,7 +111,7 @@ class OnMesh:
             lines.append(jax.device_get(metrics))
             if step == 0:
                 moments = jax.device_get(to_saved(state)["opt_state"])
-        first = {name.removeprefix("0/mu/"): leaf for name, leaf in moments.items() if name.startswith("0/mu/")}
+        first = {name.removeprefix("mu/"): leaf for name, leaf in moments.items() if name.startswith("mu/")}
         leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
         return Trained(
             gradient=first,

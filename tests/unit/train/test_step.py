@@ -1,15 +1,18 @@
 """One step: accumulation, the guard, counters, metrics."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.train.parts import build_parts
-from maxtrain.train.state import dropout_keys, from_saved, to_saved
+from maxtrain.train.state import abstract_state, dropout_keys, from_saved, to_saved
 from maxtrain.train.step import batch_gradients
 
 
@@ -166,7 +169,7 @@ def test_clipping_scales_the_whole_gradient(parts_of, gradients, make_batch):
     for name in ("embedding/weight", "output/weight", "final_norm/scale"):
         first, second = name.split("/")
         expected = 0.1 * 0.25 * sums[first][second] / aux.weight_B.sum() / norm
-        np.testing.assert_allclose(moments[f"0/mu/{name}"], expected, rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(moments[f"mu/{name}"], expected, rtol=1e-4, atol=1e-9)
 
 
 def test_saved_form_is_plain_and_comes_back(parts_of):
@@ -174,7 +177,46 @@ def test_saved_form_is_plain_and_comes_back(parts_of):
     state = parts.create_state(0)
     saved = to_saved(state)
     assert set(saved) == {"params", "opt_state", "expert_bias", "step", "updates", "skips"}
-    assert all(isinstance(name, str) for name in saved["opt_state"])
+    parameters = [spec.path for spec in parts.model.table]
+    assert set(saved["opt_state"]) == {"count", *(f"{slot}/{path}" for slot in ("mu", "nu") for path in parameters)}
     back = from_saved(saved, parts.abstract_state())
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert bits(back) == bits(state)
+
+
+def test_muon_is_saved_by_parameter_whatever_the_chain(make_config):
+    config = make_config(optimizer={"name": "muon"})
+    state = build_parts(config, plan_batches(config), num_domains=2).abstract_state()
+    slots = to_saved(state)["opt_state"]
+    assert {"count", "momentum_count", "ns_coeffs", "mu/output/weight", "nu/output/weight"} <= set(slots)
+    assert "momentum/layers/moe/attention/query" in slots
+    assert "mu/layers/moe/attention/query" not in slots
+    assert jax.tree.structure(from_saved(to_saved(state), state)) == jax.tree.structure(state)
+
+
+def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_own():
+    class Twins:
+        """Two weights: the path of the one ends with the path of the other."""
+
+        mesh = jax.make_mesh((1, 1), ("a", "b"), (AxisType.Auto,) * 2)
+        table = ()
+
+        def init(self, key):
+            del key
+            return {"output": {"weight": jnp.zeros((2, 2))}, "mtp": {"output": {"weight": jnp.zeros((2, 2))}}}
+
+        def expert_bias(self):
+            return jnp.zeros((0, 0))
+
+        def shardings(self):
+            far, near = (NamedSharding(self.mesh, PartitionSpec(name)) for name in ("a", "b"))
+            return {"output": {"weight": near}, "mtp": {"output": {"weight": far}}}
+
+    model: Any = Twins()
+    saved = to_saved(abstract_state(model, optax.scale_by_adam(), model.mesh))
+    specs = {name: leaf.sharding.spec for name, leaf in saved["opt_state"].items()}
+    assert (
+        specs["mu/mtp/output/weight"] == saved["params"]["mtp"]["output"]["weight"].sharding.spec == PartitionSpec("a")
+    )
+    assert specs["nu/output/weight"] == saved["params"]["output"]["weight"].sharding.spec == PartitionSpec("b")
+    assert specs["count"] == PartitionSpec()
