@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import optax
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtrain.config.batch_plan import BatchPlan
@@ -12,7 +14,7 @@ from maxtrain.config.schema import Config
 from maxtrain.model import Model
 from maxtrain.optim import make_optimizer, make_schedule
 from maxtrain.parallel.mesh import make_mesh
-from maxtrain.train.state import TrainState, abstract_state, create_state
+from maxtrain.train.state import TrainState, abstract_state, init_key, new_state
 from maxtrain.train.step import Batch, Metrics, make_train_step
 
 
@@ -21,21 +23,22 @@ class Parts:
     """The parts of a training step on its mesh.
 
     Attributes:
+        abstract_state: shapes, dtypes and shardings of the state.
+        new_state: from the key of the initial parameters to the state before the first step, every leaf created
+            where it stays; compiled at its first call.
         train_step: (state, batch) -> (state, metrics), compiled at its first call; the state is donated.
     """
 
     mesh: Mesh
     model: Model
     optimizer: optax.GradientTransformation
+    abstract_state: TrainState
+    new_state: Callable[[Array], TrainState]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
-
-    def abstract_state(self) -> TrainState:
-        """Shapes, dtypes and shardings of the state."""
-        return abstract_state(self.model, self.optimizer, self.mesh)
 
     def create_state(self, seed: int) -> TrainState:
         """The state before the first step."""
-        return create_state(self.model, self.optimizer, self.mesh, seed)
+        return self.new_state(init_key(seed))
 
 
 def build_model(config: Config, mesh: Mesh) -> Model:
@@ -63,7 +66,14 @@ def build_parts(config: Config, plan: BatchPlan, num_domains: int) -> Parts:
     axes = {spec.path: spec.axes for spec in model.table}
     optimizer = make_optimizer(config.optimizer, model.abstract_params(), axes)
     step = make_train_step(model, optimizer, make_schedule(config.schedule, plan), config, num_domains)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(model, optimizer, mesh))
+    abstract = abstract_state(model, optimizer, mesh)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     replicated = NamedSharding(mesh, PartitionSpec())
-    compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated))
-    return Parts(mesh, model, optimizer, compiled)
+    return Parts(
+        mesh,
+        model,
+        optimizer,
+        abstract,
+        jax.jit(partial(new_state, model, optimizer), out_shardings=shardings),
+        jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated)),
+    )

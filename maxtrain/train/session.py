@@ -199,7 +199,7 @@ class _Attempt:
 
     def _restore_or_create(self, store: CheckpointStore) -> tuple[TrainState, int]:
         """State of the newest verified checkpoint, or the initial one where none was ever committed."""
-        abstract = self.parts.abstract_state()
+        abstract = self.parts.abstract_state
         found = store.restore(to_saved(abstract))
         if found is None:
             return self.parts.create_state(self.config.run.seed), 0

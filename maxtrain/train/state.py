@@ -51,9 +51,9 @@ def dropout_keys(seed: int, step: Array, num_rows: int) -> Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_rows))
 
 
-def new_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def new_state(model: Model, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
     """State before the first step; jit it with out_shardings so that parameters are born sharded."""
-    params = model.init(init_key(seed))
+    params = model.init(key)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(params, optimizer.init(params), model.expert_bias(), zero, zero, zero)
 
@@ -63,7 +63,7 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
 
     What the optimizer keeps of a parameter is sharded like it; all else is replicated.
     """
-    shapes = jax.eval_shape(lambda: new_state(model, optimizer, 0))
+    shapes = jax.eval_shape(lambda: new_state(model, optimizer, init_key(0)))
     shardings = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model.shardings())}
     replicated = NamedSharding(mesh, PartitionSpec())
 
@@ -78,14 +78,6 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
         params=jax.tree.map(annotate, shapes.params, model.shardings()),
         opt_state=jax.tree.map(annotate_slot, shapes.opt_state, _slot_names(shapes.opt_state)),
     )
-
-
-def create_state(
-    model: Model, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh, seed: int
-) -> TrainState:
-    """Initialise the state on the mesh, every leaf created where it stays."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(model, optimizer, mesh))
-    return jax.jit(lambda: new_state(model, optimizer, seed), out_shardings=shardings)()
 
 
 def to_saved(state: Any) -> dict[str, Any]:

@@ -179,14 +179,14 @@ def test_saved_form_is_plain_and_comes_back(parts_of):
     assert set(saved) == {"params", "opt_state", "expert_bias", "step", "updates", "skips"}
     parameters = [spec.path for spec in parts.model.table]
     assert set(saved["opt_state"]) == {"count", *(f"{slot}/{path}" for slot in ("mu", "nu") for path in parameters)}
-    back = from_saved(saved, parts.abstract_state())
+    back = from_saved(saved, parts.abstract_state)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert bits(back) == bits(state)
 
 
 def test_muon_is_saved_by_parameter_whatever_the_chain(make_config):
     config = make_config(optimizer={"name": "muon"})
-    state = build_parts(config, plan_batches(config), num_domains=2).abstract_state()
+    state = build_parts(config, plan_batches(config), num_domains=2).abstract_state
     slots = to_saved(state)["opt_state"]
     assert {"count", "momentum_count", "ns_coeffs", "mu/output/weight", "nu/output/weight"} <= set(slots)
     assert "momentum/layers/moe/attention/query" in slots
