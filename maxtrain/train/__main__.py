@@ -15,7 +15,8 @@ _DESCRIPTION = """\
 Train a model from a config, or resume the run in its directory from the newest verified checkpoint.
 
 The run directory (run.directory) gets config.yaml, metrics.jsonl, events.jsonl, eval/, tensorboard/ and checkpoints/.
-Ctrl-C or SIGTERM saves and stops; the same command goes on, bit for bit."""
+SIGTERM saves and stops (to any one of several processes: all of them), and so does Ctrl-C with a single process; the
+same command goes on, bit for bit."""
 
 _EPILOG = """\
 examples:
