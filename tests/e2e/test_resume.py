@@ -122,6 +122,7 @@ def test_a_skipped_step_at_a_save_leaves_it_healthy(runner, same_bits, tmp_path,
     assert runner.train(stopped, stop_at=4) == 0
     (start, saved) = list_steps(stopped / "checkpoints")
     assert start.step == 0
+    assert saved.record is not None
     assert (saved.step, saved.healthy, saved.record["updates"]) == (4, True, 3)
     assert runner.train(stopped, stop_at=6) == 0
     events = read_events(stopped / "events.jsonl")

@@ -80,7 +80,7 @@ def test_muon_orthogonalises_each_matrix_and_leaves_the_rest_to_adam(params, gra
         ("layers/moe/attention/out", 8),
         ("layers/moe/experts/up", 8),
     ]:
-        update = np.float64(_at(direction, path.split("/")))
+        update = np.asarray(_at(direction, path.split("/")), np.float64)
         update = update.reshape(
             -1, rows, update.size // rows // int(np.prod(update.shape[: 2 if "experts" in path else 1]))
         )

@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import pytest
 
 from maxtrain.config.batch_plan import plan_batches
@@ -25,7 +26,7 @@ def make_config(schedule: ScheduleConfig, **batch) -> Config:
 def rates(schedule: ScheduleConfig, **batch) -> list[float]:
     plan = plan_batches(make_config(schedule, **batch))
     function = make_schedule(schedule, plan)
-    return [float(function(update)) for update in range(plan.num_steps)]
+    return [float(function(jnp.int32(update))) for update in range(plan.num_steps)]
 
 
 def test_cosine_with_warmup():

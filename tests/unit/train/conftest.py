@@ -54,7 +54,7 @@ def tiny_batch(seed: int = 0, num_micro: int = 1) -> dict[str, jax.Array]:
     weights = np.ones((ROWS, LENGTH), np.float32)
     weights[:, :-1][segment_ids[:, 1:] != segment_ids[:, :-1]] = 0
     weights[segment_ids == 0] = 0
-    batch = {
+    batch: dict[str, np.ndarray] = {
         "tokens": tokens[:, :-1],
         "targets": tokens[:, 1:],
         "segment_ids": segment_ids,

@@ -40,7 +40,7 @@ def run(
     done = lambda step: stop_after is not None and any(call[:2] == ("step", stop_after) for call in calls)  # noqa: E731
     state = run_steps(
         np.int64(first),  # type: ignore[arg-type]
-        train_step,  # type: ignore[arg-type]
+        train_step,
         batches,  # type: ignore[arg-type]
         [Recorder(calls, every, acts_on_stop)],
         last_step=last_step,

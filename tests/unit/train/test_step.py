@@ -20,14 +20,14 @@ from maxtrain.train.step import batch_gradients
 def parts_of(make_config):
     @functools.cache
     def build(key: str):
-        sections = {
+        variants: dict[str, dict] = {
             "plain": {},
             "bias": {"model": {"moe": {"balance": "bias", "bias_rate": 0.01}}, "guard": {"max_grad_norm": 1e3}},
             "bounded": {"guard": {"max_grad_norm": 1e-6}, "optimizer": {"clip_norm": None}},
             "remat": {"remat": {"policy": "full"}},
             "dropout": {"model": {"dropout": 0.2}},
-        }[key]
-        config = make_config(**sections)
+        }
+        config = make_config(**variants[key])
         return config, build_parts(config, plan_batches(config), num_domains=2)
 
     return build
@@ -180,7 +180,7 @@ def test_saved_form_is_plain_and_comes_back(parts_of):
     parameters = [spec.path for spec in parts.model.table]
     assert set(saved["opt_state"]) == {"count", *(f"{slot}/{path}" for slot in ("mu", "nu") for path in parameters)}
     back = from_saved(saved, parts.abstract_state)
-    assert jax.tree.structure(back) == jax.tree.structure(state)
+    jax.tree.map(lambda a, b: None, back, state)  # raises where the structures differ
     assert bits(back) == bits(state)
 
 
@@ -191,7 +191,7 @@ def test_muon_is_saved_by_parameter_whatever_the_chain(make_config):
     assert {"count", "momentum_count", "ns_coeffs", "mu/output/weight", "nu/output/weight"} <= set(slots)
     assert "momentum/layers/moe/attention/query" in slots
     assert "mu/layers/moe/attention/query" not in slots
-    assert jax.tree.structure(from_saved(to_saved(state), state)) == jax.tree.structure(state)
+    jax.tree.map(lambda a, b: None, from_saved(to_saved(state), state), state)  # raises where they differ
 
 
 def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_own():
