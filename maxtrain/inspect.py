@@ -103,6 +103,7 @@ def describe_row(subject: _Subject, step: int, position_in_batch: int, *, full: 
             "document": piece.document,
             "place": piece.dataset.documents.place(piece.document),
             "origin": piece.dataset.documents.origin(piece.document),
+            "licence": piece.dataset.documents.licence(piece.document),
             "start_in_row": piece.start_in_row,
             "stop_in_row": piece.stop_in_row,
             "start_in_document": piece.start_in_document,
@@ -146,7 +147,7 @@ def _print_row(row: dict[str, Any], *, full: bool) -> None:
         print(
             f"  [{piece['start_in_row']:>5}, {piece['stop_in_row']:>5})  {piece['doc_id']}  "
             f"{printable(piece['source'])}  {tokens} of {piece['document_tokens']}  "
-            f"{printable(piece['place'])}{origin}"
+            f"{printable(piece['place'])}{origin}  licence {printable(piece['licence'])}"
         )
         if full:
             print("".join(f"    {printable(line)}\n" for line in piece["text"].splitlines()), end="")

@@ -4,7 +4,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
 from maxtrain.dataset.filter import Filter, matches
-from maxtrain.dataset.format import DOCUMENTS, FORMAT_VERSION, MANIFEST, TRAIN_SPLIT, Manifest
+from maxtrain.dataset.format import DOCUMENTS, FORMAT_VERSION, MANIFEST, Manifest
 from maxtrain.dataset.table import DocumentTable, read_table
 from maxtrain.dataset.verify import verify_files, verify_table
 
@@ -210,8 +209,3 @@ class Dataset:
                     self._maps.popitem(last=False)
             self._maps.move_to_end(shard)
             return tokens
-
-    @cached_property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits, `train` first."""
-        return (TRAIN_SPLIT, *(name for name in self.manifest.splits if name != TRAIN_SPLIT))

@@ -70,12 +70,6 @@ class DocumentTable:
     def __len__(self) -> int:
         return len(self.doc_id)
 
-    def find(self, doc_id: str) -> int | None:
-        """Number of the document with this id, or None."""
-        key = doc_id.encode()
-        place = int(np.searchsorted(self.doc_id, key))
-        return place if place < len(self) and self.doc_id[place] == key else None
-
     @cached_property
     def _texts(self) -> pa.Table:
         names = ["licence", "origin", "input", "line"]

@@ -38,10 +38,6 @@ class ParameterCount:
         """Parameters that one token's forward pass uses, embedding and norms included."""
         return sum(component.active for component in self.components)
 
-    def of(self, name: str) -> Component | None:
-        """A component by name, or None if the model has none."""
-        return next((component for component in self.components if component.name == name), None)
-
 
 def _attention(model: ModelConfig) -> tuple[int, str]:
     """Projections of queries, keys, values and output, and the heads' gate."""

@@ -92,6 +92,7 @@ def test_a_run_names_the_documents_of_a_step(run, dataset, texts, capsys):
             assert piece["source"] == row["domain"] == texts[number][0]
             assert piece["doc_id"] == dataset.documents.doc_id[piece["document"]].decode()
             assert piece["place"] == f"texts.jsonl:{number + 1}"
+            assert piece["licence"] == "MIT"
 
 
 def test_one_row_gives_its_whole_text_and_a_position_its_token(run, dataset, texts, capsys):
@@ -113,6 +114,7 @@ def test_printed_rows_are_clean_lines(run, capsys):
     assert main([str(run), "--step", "0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("row ") for line in lines) == 4
+    assert sum(line.endswith("  licence MIT") for line in lines) >= 4
     assert all(line.isprintable() and len(line) < 240 for line in lines)
     assert main([str(run), "--step", "0", "--row", "3", "--position", "0"]) == 0
     printed = capsys.readouterr().out
