@@ -6,53 +6,26 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from maxtrain.config.schema import BATCH_AXES, MESH_AXES, MeshConfig
+from maxtrain.config.checks.mesh import axis_sizes, check_axes
+from maxtrain.config.schema import BATCH_AXES, MeshConfig
+from maxtrain.config.violations import ConfigError
 from maxtrain.core.errors import UserError
-
-_NOT_YET = {"pipeline": "use fsdp or tensor instead", "context": "use tensor, or shorter sequences, instead"}
+from maxtrain.parallel.rules import ACTIVATION_RULES, to_partition_spec
 
 
 def resolve_sizes(config: MeshConfig, num_devices: int) -> dict[str, int]:
     """Sizes of all mesh axes for so many devices, -1 replaced by what is left.
 
     Raises:
-        UserError: the sizes do not multiply to the number of devices, more than one is -1, one is 0, or an axis that
-            is not available yet is over 1.
+        ConfigError: the sizes do not multiply to the number of devices, more than one is -1, one is 0, or an axis that
+            is not available yet is not 1.
     """
-    sizes = {axis: getattr(config, axis) for axis in MESH_AXES}
-    for axis, cure in _NOT_YET.items():
-        if sizes[axis] not in (1, -1):
-            raise UserError(f"mesh.{axis} = {sizes[axis]}: over 1 is not available yet; {cure}")
-    if 0 in sizes.values():
-        axis = next(axis for axis, size in sizes.items() if size == 0)
-        raise UserError(f"mesh.{axis} = 0: should be at least 1, or -1 for what is left of the devices")
-    free = [axis for axis, size in sizes.items() if size == -1]
-    if len(free) > 1:
-        raise UserError(f"mesh.{free[0]} and mesh.{free[1]} are both -1: only one axis can take what is left")
-    fixed = math.prod(size for size in sizes.values() if size > 0)
-    text = " × ".join(f"{axis} {size}" for axis, size in sizes.items() if size != 1) or "all axes 1"
-    if free and num_devices % fixed == 0:
-        sizes[free[0]] = num_devices // fixed
-        if free[0] in _NOT_YET and sizes[free[0]] > 1:
-            raise UserError(f"mesh.{free[0]} = -1 would be {sizes[free[0]]}: over 1 is not available yet")
-    elif free or fixed != num_devices:
-        raise UserError(f"mesh ({text}) does not fit {num_devices} devices: {_cure(sizes, fixed, num_devices)}")
+    violations = list(check_axes(config, num_devices))
+    if violations:
+        raise ConfigError("mesh", violations)
+    sizes = axis_sizes(config, num_devices)
+    assert sizes is not None
     return sizes
-
-
-def _cure(sizes: dict[str, int], fixed: int, num_devices: int) -> str:
-    """Name the nearest value of one axis that fits, or say that the device count has to change."""
-    cures = []
-    for axis, size in sizes.items():
-        others = fixed // size if size > 0 else fixed
-        if axis in _NOT_YET or size in (-1, 1) or num_devices % others:
-            continue
-        cures.append(f"mesh.{axis}={num_devices // others}")
-    if num_devices % fixed == 0 and -1 not in sizes.values():
-        cures.append(f"mesh.data={sizes['data'] * (num_devices // fixed)}")
-    below = max(1, num_devices // fixed) * fixed if -1 in sizes.values() else fixed
-    cures.append(f"mesh.devices={below}" if below <= num_devices else f"at least {fixed} devices")
-    return "use " + " or ".join(dict.fromkeys(cures))
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
@@ -88,7 +61,8 @@ def local_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
     ranks = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
     if num_rows % ranks:
         raise UserError(f"{num_rows} rows do not divide over {ranks} data-parallel ranks: use a multiple of {ranks}")
-    return _local_positions(NamedSharding(mesh, PartitionSpec(BATCH_AXES)), (num_rows,))[0]
+    sharding = NamedSharding(mesh, to_partition_spec(("batch",), ACTIVATION_RULES))
+    return _local_positions(sharding, (num_rows,))[0]
 
 
 def make_global(mesh: Mesh, spec: PartitionSpec, local: np.ndarray, global_shape: tuple[int, ...]) -> jax.Array:

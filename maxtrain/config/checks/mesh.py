@@ -34,6 +34,20 @@ def axis_sizes(mesh: MeshConfig, num_devices: int | None = None) -> dict[str, in
     return sizes | {free[0]: devices // fixed}
 
 
+def check_axes(mesh: MeshConfig, num_devices: int | None = None) -> Iterator[Violation]:
+    """What the sizes of the axes break by themselves, whatever the model.
+
+    Args:
+        mesh: the declared sizes.
+        num_devices: devices of the run in all; None takes mesh.devices.
+    """
+    yield from _check_sizes(mesh, num_devices)
+    for axis, cure in _NOT_YET.items():
+        size = getattr(mesh, axis)
+        if size not in (0, 1):
+            yield Violation(f"mesh.{axis}", size, "is not available yet", f"set 1; {cure}")
+
+
 def _check_sizes(mesh: MeshConfig, num_devices: int | None) -> Iterator[Violation]:
     sizes = {axis: getattr(mesh, axis) for axis in MESH_AXES}
     free = [axis for axis, size in sizes.items() if size == -1]
@@ -104,11 +118,7 @@ def _divides(axis: str, size: int, sizes: dict[str, int]) -> Iterator[Violation]
 def check_mesh(config: Config, num_devices: int | None) -> Iterator[Violation]:
     """Sizes, axes that are not available yet, and divisibility of the model by the mesh."""
     mesh, model = config.mesh, config.model
-    yield from _check_sizes(mesh, num_devices)
-    for axis, cure in _NOT_YET.items():
-        size = getattr(mesh, axis)
-        if size not in (0, 1):
-            yield Violation(f"mesh.{axis}", size, "is not available yet", f"set 1; {cure}")
+    yield from check_axes(mesh, num_devices)
     sizes = axis_sizes(mesh, num_devices) or {axis: max(getattr(mesh, axis), 1) for axis in MESH_AXES}
     yield from _divides("tensor", sizes["tensor"], _tensor_sizes(model))
     yield from _divides("fsdp", sizes["fsdp"], {"model.d_model": model.d_model})
