@@ -231,7 +231,7 @@ def test_trace_names_document_offset_and_source(make_dataset, make_loader, domai
         for piece in loader.trace(row):
             assert piece.start_in_row == end
             end = piece.stop_in_row
-            assert dataset.documents.find(piece.doc_id) == piece.document
+            assert dataset.documents.doc_id[piece.document].decode() == piece.doc_id
             assert piece.source == dataset.documents.source[piece.document]
             stop = piece.start_in_document + piece.num_tokens
             expected = dataset.tokens(piece.document, piece.start_in_document, stop)
