@@ -26,7 +26,7 @@ _EPILOG = """\
 examples:
   python -m maxtrain.generate runs/first --prompt "The sea was" --max-tokens 100
   python -m maxtrain.generate runs/first --prompt "def " --prompt "春天" --temperature 0
-  python -m maxtrain.generate runs/first --prompt "Once" --top-p 0.9 --seed 3 --step 200 --json
+  python -m maxtrain.generate runs/first --prompt "Once" --top-p 0.9 --seed 3 --step 256 --json
 
 exit codes:
   0 done   1 failed   2 bad command line   3 tokenizer or dataset missing or damaged   4 no usable checkpoint"""

@@ -17,7 +17,7 @@ _DESCRIPTION = "Look at the checkpoints of a run, on any machine; JAX is not nee
 _EPILOG = """\
 examples:
   python -m maxtrain.checkpoint list runs/first
-  python -m maxtrain.checkpoint verify runs/first --step 500
+  python -m maxtrain.checkpoint verify runs/first --step 256
   python -m maxtrain.checkpoint show runs/first --json | jq .record.fingerprint
 
 exit codes:

@@ -9,12 +9,14 @@ from maxtrain.config.load import validate
 from maxtrain.config.merge import load_source
 from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
+from maxtrain.core.log import configure_logging
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
 Train a model from a config, or resume the run in its directory from the newest verified checkpoint.
 
-The run directory (run.directory) gets config.yaml, metrics.jsonl, events.jsonl, eval/, tensorboard/ and checkpoints/.
+The run directory (run.directory) gets config.yaml, tokenizer.model, metrics.jsonl, events.jsonl, eval/,
+tensorboard/ and checkpoints/.
 SIGTERM saves and stops (to any one of several processes: all of them), and so does Ctrl-C with a single process; the
 same command goes on, bit for bit."""
 
@@ -22,7 +24,7 @@ _EPILOG = """\
 examples:
   python -m maxtrain.train configs/learning/first.yaml
   python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
-  python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=4
+  python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=1
   python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
 
 exit codes:
@@ -72,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
     start_devices(config.mesh.devices, num_processes=num_processes)
+    configure_logging(process=jax.process_index())
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
     check_or_raise(config, config.mesh.devices or jax.device_count(), name=source.name, origins=source.origins)
