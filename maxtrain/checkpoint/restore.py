@@ -117,7 +117,7 @@ def restore_subtree(
         ValueError: a leaf has no sharding.
     """
     processes = Processes(timeout_seconds)
-    directory = Path(directory)
+    directory = Path(directory).absolute()  # Orbax reads no relative path
     if step is not None:
         return tuple(restore_step(directory, abstract, step, processes, partial=True))
     found, passed = search(directory, abstract, processes, partial=True)

@@ -72,6 +72,12 @@ def test_eight_devices_to_four_to_one_is_exact(committed, open_store, kit):
     assert leaf_digest(on_one) == leaf_digest(on_four) == leaf_digest(kit.state(kit.mesh(2, 4), seed=3))
 
 
+def test_a_relative_path_is_as_good(committed, kit, monkeypatch):
+    monkeypatch.chdir(committed.parent)
+    _, restored, _ = restore_subtree(Path(committed.name), kit.abstract(kit.mesh(1, 1)))
+    _assert_equal(restored, kit.state(kit.mesh(1, 1), seed=3))
+
+
 def test_saving_on_one_device_restores_on_eight(open_store, kit, abstract):
     store = open_store(asynchronous=False)
     store.save(1, kit.state(kit.mesh(1, 1)), {})
