@@ -28,8 +28,15 @@ def whole(runner, tmp_path_factory):
     return results
 
 
-@pytest.mark.parametrize("overrides", [(), DROPOUT], ids=["plain", "dropout"])
-@pytest.mark.parametrize("k", range(1, 12))
+def stops() -> list:
+    """Every step without and with dropout; most of the latter are left to the campaign."""
+    plain = [pytest.param((), k, id=f"plain-{k}") for k in range(1, 12)]
+    rare = [() if k in (1, 6, 11) else (pytest.mark.campaign,) for k in range(1, 12)]
+    dropped = [pytest.param(DROPOUT, k, id=f"dropout-{k}", marks=marks) for k, marks in enumerate(rare, 1)]
+    return plain + dropped
+
+
+@pytest.mark.parametrize(("overrides", "k"), stops())
 def test_stop_at_every_step(runner, whole, same_bits, tmp_path, overrides, k):
     directory = tmp_path / "run"
     assert runner.train(directory, *overrides, stop_at=k) == 0

@@ -44,7 +44,7 @@ def test_resume_is_exact_across_stage_boundaries(runner, staged, same_bits, tmp_
     lines = runner.lines(whole)
     assert [bool(line["tokens_by_domain"].get("code")) for line in lines] == [False] * 4 + [True] * 4 + [False] * 4
     final = runner.final_state(whole, *staged)
-    for k in (3, 4, 8, 9):
+    for k in (4, 9):
         directory = tmp_path / f"stop{k}"
         assert runner.train(directory, *staged, stop_at=k) == 0
         assert runner.train(directory, *staged) == 0
@@ -52,6 +52,7 @@ def test_resume_is_exact_across_stage_boundaries(runner, staged, same_bits, tmp_
         assert runner.lines(directory) == lines
 
 
+@pytest.mark.campaign
 def test_a_declared_stage_may_be_added_later_and_a_silent_change_may_not(runner, staged, same_bits, tmp_path):
     later = tuple(item.replace("{name: newer, tokens: 4096", "{name: newer, tokens: 2048") for item in staged)
     later = (*later, "train.total_tokens=10240", "schedule.name=constant", "schedule.warmup_frac=0")
