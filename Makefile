@@ -15,7 +15,7 @@ train: $(STAMP)
 	@$(BIN)/python -m maxtrain.report $(RUN)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 -q
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -108,7 +108,16 @@ def test_two_processes_commit_together_and_fail_together(directory, tmp_path, ki
         assert "process 1: No space left on device" in seen["failure"]
         assert "Read-only file system" in seen["refused"]
         assert (seen["step"], seen["record"], seen["equal"]) == (1, {"processes": 2}, True)
-    assert first["events"] == ["save", "save_failed", "warning", "save", "fallback", "warning", "restore"]
+    assert first["events"] == [
+        "save",
+        "save_failed",
+        "save_failed",
+        "warning",
+        "save",
+        "fallback",
+        "warning",
+        "restore",
+    ]
     assert second["events"] == []
 
     assert [(info.step, info.verified) for info in list_steps(directory)] == [(1, True), (4, True)]

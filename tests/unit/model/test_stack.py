@@ -45,7 +45,7 @@ class TestScanLayers:
         from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
         def layer(_, x, weight):
-            kept = checkpoint_name(jnp.sin(x * weight), "attention")
+            kept = checkpoint_name(jnp.sin(x * weight), "attention_out")
             return jnp.sin(checkpoint_name(jnp.cos(kept * weight), "query")), None
 
         def residuals(remat):

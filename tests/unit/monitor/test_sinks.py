@@ -44,7 +44,16 @@ def test_what_is_written_is_read_back(tmp_path, make_line):
 
 
 def test_every_number_of_the_schema_is_shown():
-    left_out = {"attempt", "time", "step", "batch_digest", "target_tokens", "tokens_by_domain", "skipped"}
+    left_out = {
+        "attempt",
+        "time",
+        "step",
+        "batch_digest",
+        "target_tokens",
+        "tokens_by_domain",
+        "skipped",
+        "skipped_target_tokens",
+    }
     left_out |= {"expert_load", "flops_per_token", "num_devices"}
     shown = set(SCALARS) | set(SCALARS_BY_NAME) | set(SCALARS_BY_LAYER)
     assert shown == {field.name for field in FIELDS} - left_out
