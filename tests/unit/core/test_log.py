@@ -1,4 +1,5 @@
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +10,11 @@ from maxtrain.core.log import configure_logging
 @pytest.fixture(autouse=True)
 def _restore_logging() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, hook = list(root.handlers), root.level, sys.unraisablehook
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    sys.unraisablehook = hook
 
 
 def test_our_messages_are_shown_once_and_the_libraries_chatter_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +34,27 @@ def test_other_processes_show_warnings_with_their_index(capsys: pytest.CaptureFi
     err = capsys.readouterr().err
     assert "[2] WARNING loud" in err
     assert "quiet" not in err
+
+
+def test_a_library_s_failure_is_one_line_and_ours_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging()
+    try:
+        raise OSError("no space")
+    except OSError:
+        logging.getLogger("absl").exception("writing %s failed\nat length", "x")
+        logging.getLogger("asyncio").exception("Task exception was never retrieved")
+        logging.getLogger("maxtrain").exception("ours")
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert lines[:2] == ["ERROR writing x failed", "ERROR ours"]
+    assert lines[-1] == "no space"
+
+
+def test_a_failure_nobody_can_catch_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    configure_logging()
+    Failing()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("WARNING in the background: RuntimeError: Event loop is closed")
