@@ -22,6 +22,8 @@ Continue prompts with the model of a run: its newest verified and healthy checkp
 
 The text goes to stdout. The same seed gives the same text on the same machine, whatever other prompts stand beside."""
 
+_MOST_TOKENS = 1_000_000
+
 _EPILOG = """\
 examples:
   python -m maxtrain.generate runs/first --prompt "The sea was" --max-tokens 100
@@ -95,6 +97,7 @@ def _complete(
     args: argparse.Namespace, config: Config, tokenizer: Tokenizer, sampling: "Sampling"
 ) -> tuple[int, list["Completion"]]:
     """Restore the parameters and generate; returns the checkpoint's step and the completions."""
+    import jax
     from tqdm import tqdm
 
     from maxtrain.checkpoint import restore_subtree
@@ -115,10 +118,20 @@ def _complete(
     _check_tokenizer(tokenizer, record)
     prompts = [_encode(tokenizer, prompt, record) for prompt in args.prompt]
     num_tokens = min(tokenizer.vocab_size, config.model.vocab_size)
+    if args.top_k > num_tokens:
+        raise UserError(f"--top-k {args.top_k}: the vocabulary has {num_tokens} tokens; 0 keeps all")
     engine = Engine(model, weights["params"], weights["expert_bias"], end_id=tokenizer.eod_id, num_tokens=num_tokens)
     seeds = [(args.seed + row) % 2**32 for row in range(len(prompts))]
     with tqdm(total=args.max_tokens, unit="token", disable=None, leave=False) as bar:
-        return step, engine.generate(prompts, args.max_tokens, sampling, seeds=seeds, on_tokens=bar.update)
+        try:
+            return step, engine.generate(prompts, args.max_tokens, sampling, seeds=seeds, on_tokens=bar.update)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(
+                f"--max-tokens {args.max_tokens}: the memory does not hold so many for {len(prompts)} prompt(s); "
+                "ask for fewer tokens or prompts at once"
+            ) from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,10 +141,12 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code.
     """
     args = _parse(arguments)
-    if args.max_tokens < 1:
-        raise UserError(f"--max-tokens {args.max_tokens}: must be at least 1")
-    if args.seed < 0:
-        raise UserError(f"--seed {args.seed}: must be at least 0")
+    for name, value, least, most in (
+        ("--max-tokens", args.max_tokens, 1, _MOST_TOKENS),
+        ("--seed", args.seed, 0, 2**32 - 1),
+    ):
+        if not least <= value <= most:
+            raise UserError(f"{name} {value}: must be from {least} to {most:,}")
     config = _load_run(args.run)
     tokenizer = _load_tokenizer(args.run, args.tokenizer)
 

@@ -36,6 +36,9 @@ _PREVIEW_CHARACTERS = 72
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories: control, format, surrogate, private, unassigned, line and paragraph separators."""
 _CONFIG = "config.yaml"
+_DATASET_DEFAULTS = {"sequence_length": 2048, "batch_rows": 8, "seed": 0}
+_MOST = 2**31 - 1
+"""Largest step, size and seed."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,9 @@ def _open_run(directory: str) -> Loader:
 
 
 def _open_dataset(location: str, args: argparse.Namespace) -> Loader:
+    for name, value in _DATASET_DEFAULTS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     dataset = Dataset.open(location, verify="size")
     data = DataConfig(dataset=location, sequence_length=args.sequence_length)
     num_steps = args.step + 1
@@ -86,6 +92,9 @@ def _open(args: argparse.Namespace) -> _Subject:
     """Tell a run from a dataset by what lies in the directory."""
     subject = args.subject
     if not files.is_remote(subject) and (files.local_path(subject) / _CONFIG).is_file():
+        given = [_option(name) for name in _DATASET_DEFAULTS if getattr(args, name) is not None]
+        if given:
+            raise UserError(f"{', '.join(given)}: only for a DATASET; {subject} is a run, and its config says it")
         return _Subject(_open_run(subject), {})
     if files.exists(files.join(subject, MANIFEST)):
         return _Subject(_open_dataset(subject, args), {})
@@ -174,16 +183,25 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--position", type=int, metavar="P", help="with --row: the token at this position too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("for a DATASET, which has no config of its own")
-    group.add_argument("--sequence-length", type=int, default=2048, metavar="T", help="tokens of a row (2048)")
-    group.add_argument("--batch-rows", type=int, default=8, metavar="B", help="rows of a batch (8)")
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (0)")
+    for name, letter, what in (
+        ("sequence_length", "T", "tokens of a row"),
+        ("batch_rows", "B", "rows of a batch"),
+        ("seed", "S", "seed of the order"),
+    ):
+        text = f"{what} ({_DATASET_DEFAULTS[name]})"
+        group.add_argument(_option(name), type=int, metavar=letter, help=text)
     args = parser.parse_args(arguments)
     for name, least in (("step", 0), ("sequence_length", 1), ("batch_rows", 1), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
+        value = getattr(args, name)
+        if value is not None and not least <= value <= _MOST:
+            raise UserError(f"{_option(name)} {value}: must be from {least} to {_MOST}")
     if args.position is not None and args.row is None:
         raise UserError(f"--position {args.position}: needs --row")
     return args
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _check_bounds(args: argparse.Namespace, plan: BatchPlan) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from maxtrain.checkpoint.commit import verify_step
-from maxtrain.checkpoint.layout import PARTIAL, QUARANTINE, REASONS, REMOVED, leftovers, step_directories
+from maxtrain.checkpoint.layout import PARTIAL, QUARANTINE, REASONS, REMOVED, leftovers, step_directories, step_of
 from maxtrain.checkpoint.ledger import append
 from maxtrain.checkpoint.steps import list_steps
 from maxtrain.core.errors import CheckpointError
@@ -76,11 +76,12 @@ def sweep(directory: Path, on_event: OnEvent) -> None:
     for path in leftovers(directory, REMOVED):
         shutil.rmtree(path)
     for path in leftovers(directory, PARTIAL):
+        number = step_of(path)
         for older in sorted((directory / QUARANTINE).glob(f"step_*{PARTIAL}*")):
             shutil.rmtree(older)
-            on_event("warning", None, {"removed": str(older), "reason": "a newer unfinished save takes its place"})
+            on_event("warning", number, {"removed": str(older), "reason": "a newer unfinished save takes its place"})
         moved = move_aside(path, "its save never finished")
-        on_event("warning", None, {"moved_to": str(moved), "reason": "its save never finished"})
+        on_event("warning", number, {"moved_to": str(moved), "reason": "its save never finished"})
 
 
 def apply_retention(directory: Path, *, committed: int, keep: int, keep_every: int | None) -> list[int]:

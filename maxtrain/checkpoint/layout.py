@@ -39,6 +39,12 @@ def step_directories(directory: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in matches if match and path.is_dir()))
 
 
+def step_of(path: Path) -> int | None:
+    """Step whose directory, or what was left of it, has this name."""
+    match = _STEP.match(path.name)
+    return int(match[1]) if match else None
+
+
 def leftovers(directory: Path, suffix: str) -> list[Path]:
     """What killed saves (PARTIAL) or killed removals (REMOVED) left, sorted by name."""
     return sorted(path for path in directory.glob(f"step_*{suffix}") if path.is_dir())

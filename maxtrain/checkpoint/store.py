@@ -189,7 +189,8 @@ class CheckpointStore:
             result, passed = search(self.directory, abstract_state, self._processes, partial=False)
             for item in passed:
                 self._emit("fallback", item.step, reason=item.reason)
-                _log.warning("passed over: %s", item.reason)
+                if self._on_event is None:
+                    _log.warning("passed over: %s", item.reason)
                 if item.damaged or result is not None:
                     self._on_main(functools.partial(self._move_step, item.step, item.reason))
             if result is None:
@@ -259,7 +260,8 @@ class CheckpointStore:
         except Exception as error:  # told to the caller by the next call
             self._failure = _as_checkpoint_error(error, f"step {save.step} could not be saved")
             self._failure.__cause__ = None if self._failure is error else error
-            _log.error("%s", self._failure)
+            if self._on_event is None:
+                _log.error("%s", self._failure)
             self._emit("save_failed", save.step, reason=str(self._failure))
         else:
             self._emit("save", save.step, **facts)

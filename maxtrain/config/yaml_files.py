@@ -11,6 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from maxtrain.core.errors import UserError
 
+_MOST_VALUES = 100_000
 REPLACE_TAG = "!replace"
 """Tag of a mapping that takes the place of the one it would be merged into."""
 
@@ -42,6 +43,7 @@ def _message(error: YAMLError) -> tuple[int | None, str]:
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         problem = str(error.problem or error.context or "is not YAML").strip().splitlines()[0]
+        problem = problem.partition(' with value "')[0]  # ruamel shows "{}" for every mapping
         return (mark.line + 1 if mark else None), problem
     return None, " ".join(str(error).split())
 
@@ -53,6 +55,9 @@ def parse_text(text: str, name: str) -> Any:
         UserError: the text is not YAML 1.2, holds a doubled key or an unknown tag; with `name:line`.
     """
     try:
+        node = _yaml().compose(text)
+        if node is not None and _num_values(node, {}) > _MOST_VALUES:
+            raise UserError(f"{name}: its aliases stand for over {_MOST_VALUES:,} values; write fewer out")
         return _yaml().load(text)
     except YAMLError as error:
         line, problem = _message(error)
@@ -63,6 +68,16 @@ def parse_text(text: str, name: str) -> Any:
         raise UserError(f"{name}: nested too deeply; a config has at most a few levels") from None
     except ValueError as error:  # such as a date that no calendar has
         raise UserError(f"{name}: {error}; quote the value if it is a text") from None
+
+
+def _num_values(node: Node, known: dict[int, int]) -> int:
+    """Values below a node, aliases written out; the inside of an alias that contains itself counts as none."""
+    if id(node) not in known:
+        known[id(node)] = 1
+        children = node.value if isinstance(node, (MappingNode, SequenceNode)) else []
+        inner = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        known[id(node)] = 1 + sum(_num_values(part, known) for part in inner)
+    return known[id(node)]
 
 
 def _lines(node: Node, path: str, around: tuple[int, ...], name: str) -> Iterator[tuple[str, int]]:

@@ -6,21 +6,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from maxtrain.model.kernels.attention import KEPT_NAMES
+from maxtrain.model.kernels import attention, feed_forward
 
 LayerFunction = Callable[[int | None, Any, Any], tuple[Any, Any]]
 """(window, carry, this layer's slice of the stacked inputs) -> (carry, output to stack)."""
 
 _SAVED_NAMES = {
     "full": (),
-    "save_attention": KEPT_NAMES,
+    "save_attention": attention.KEPT_NAMES,
     "save_dots": (
         "query",
         "key",
         "value",
-        *KEPT_NAMES,
+        *attention.KEPT_NAMES,
         "attention_output",
         "router_logits",
+        *feed_forward.KEPT_NAMES,
         "feed_forward_output",
     ),
 }

@@ -63,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     config = validate(source)
     check_or_raise(config, name=source.name, origins=source.origins)
     plan = plan_batches(config)
+    if args.stop_at is not None and args.stop_at > plan.num_steps:
+        raise UserError(f"--stop-at {args.stop_at}: the run has {plan.num_steps} steps; leave it out to train them all")
 
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
     heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
@@ -70,8 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax
 
-    from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
+    from maxtrain.parallel.start import enable_compilation_cache, keep_freed_memory, start_devices, start_processes
 
+    keep_freed_memory()
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
     start_devices(config.mesh.devices, num_processes=num_processes)
     configure_logging(process=jax.process_index())

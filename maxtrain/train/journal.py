@@ -84,6 +84,8 @@ class Journal:
         """Record what the checkpoint store did; it tells from its own thread too."""
         if kind == "save":
             self.progress.saved(step or 0, float(fields["seconds"]))
+        elif "moved_to" in fields:
+            self.progress.message(f"{kind}: step {step}: {fields['reason']}; moved to {fields['moved_to']}")
         elif "reason" in fields:
             self.progress.message(f"{kind.replace('_', ' ')}: step {step}: {fields['reason']}")
         # Last, as a full disk may refuse it: then the message was shown at least.

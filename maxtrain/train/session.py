@@ -61,7 +61,7 @@ def run_training(
         StoppedError: the guard stopped the run.
         UserError: the directory cannot be written or is in use, or the config may not change so.
     """
-    last = plan.num_steps if stop_at is None else min(stop_at, plan.num_steps)
+    last = stop_at or plan.num_steps
     processes = Processes(DEFAULT_TIMEOUT_SECONDS)
     with ExitStack() as stack:
         opened = on_main(processes, lambda: _open(config, plan, loader, stack))

@@ -95,6 +95,10 @@ def test_a_run_that_is_over_says_so(runner, tmp_path, capsys):
     assert "stands at step 2" in capsys.readouterr().err
 
 
+def test_a_stop_after_the_end(capsys, config):
+    assert "--stop-at 99999: the run has 12 steps" in fails(capsys, config, "--stop-at=99999")
+
+
 def test_a_second_run_in_the_directory_is_refused(runner, tmp_path):
     directory = tmp_path / "run"
     first = runner.command("maxtrain.train", str(runner.write(directory)))

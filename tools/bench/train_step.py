@@ -71,9 +71,11 @@ def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
     """Run one case in this process."""
     from maxtrain.config.batch_plan import plan_batches
     from maxtrain.loader import Loader
+    from maxtrain.parallel.start import keep_freed_memory
     from maxtrain.train.feed import BatchFeeder, feed
     from maxtrain.train.parts import build_parts
 
+    keep_freed_memory()
     config = make_config(case, steps + 1)
     plan = plan_batches(config)
     loader = Loader(plan, data=config.data, seed=0, vocab_size=VOCABULARY)

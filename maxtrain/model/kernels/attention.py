@@ -13,14 +13,30 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-from maxtrain.model.kernels.common import Implementation, product, round_up, stored_transpose, transpose_of_product
+from maxtrain.model.kernels.common import (
+    Implementation,
+    per_platform,
+    product,
+    round_up,
+    stored_transpose,
+    transpose_of_product,
+)
 
 KEPT_NAMES = ("attention_out", "attention_log_z")
 """Checkpoint names of what the backward pass needs beside q, k and v; a remat policy that saves them spares scores."""
-CPU_QUERIES = 128
-"""Queries of a block on CPU: its scores stay in the cache."""
-DEFAULT_QUERIES = 512
-"""Queries of a block elsewhere."""
+
+
+class How(NamedTuple):
+    """How a platform goes about it."""
+
+    queries: int
+    """Queries of a block; on CPU its scores stay in the cache."""
+    one_by_one: bool
+    """Rows and kv heads one after another instead of all at once."""
+
+
+ON_CPU = How(queries=128, one_by_one=True)
+DEFAULT = How(queries=512, one_by_one=False)
 MOST_SPANS = 16
 """Most spans of a row, which are laid out one after another; blocks of one span are looped over."""
 _MASKED = -1e30
@@ -214,9 +230,9 @@ def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, lo
     return jnp.concatenate(parts, axis=1), sums[0].astype(row.k_TH.dtype), sums[1].astype(row.v_TH.dtype)
 
 
-def _over_rows(function: Callable[..., Any], one_by_one: bool, arrays: Any, segment_ids_BT: Array | None) -> Any:
+def _over_rows(function: Callable[..., Any], how: How, arrays: Any, segment_ids_BT: Array | None) -> Any:
     """Call function(arrays, segment_ids) for every row and kv head: one by one, or all at once."""
-    over: Callable[..., Any] = _map if one_by_one else _vmap
+    over: Callable[..., Any] = _map if how.one_by_one else _vmap
 
     def one_row(item: tuple[Any, Array | None]) -> Any:
         return over(lambda arrays: function(arrays, item[1]), item[0])
@@ -242,20 +258,11 @@ def _blocked(
 def _blocked_forward(
     q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
 ) -> tuple[Array, Kept]:
-    def run(queries: int, one_by_one: bool, q: Array, k: Array, v: Array, ids: Array | None) -> Pair:
-        local = Local(window, compute_dtype, queries)
-        return _over_rows(
-            lambda qkv, ids: _forward_row(Row(qkv[0], qkv[1], qkv[2], ids), local), one_by_one, (q, k, v), ids
-        )
+    def run(how: How, q: Array, k: Array, v: Array, ids: Array | None) -> Pair:
+        local = Local(window, compute_dtype, how.queries)
+        return _over_rows(lambda qkv, ids: _forward_row(Row(qkv[0], qkv[1], qkv[2], ids), local), how, (q, k, v), ids)
 
-    out, log_z = lax.platform_dependent(
-        q_BKGTH,
-        k_BKTH,
-        v_BKTH,
-        segment_ids_BT,
-        cpu=partial(run, CPU_QUERIES, True),
-        default=partial(run, DEFAULT_QUERIES, False),
-    )
+    out, log_z = per_platform(run, ON_CPU, DEFAULT, q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT)
     out, log_z = checkpoint_name(out, KEPT_NAMES[0]), checkpoint_name(log_z, KEPT_NAMES[1])
     return out, (q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, out, log_z)
 
@@ -265,22 +272,17 @@ def _blocked_backward(
 ) -> tuple[Array, Array, Array, None]:
     q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, out, log_z = kept
 
-    def run(queries: int, one_by_one: bool, arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
-        local = Local(window, compute_dtype, queries)
+    def run(how: How, arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
+        local = Local(window, compute_dtype, how.queries)
 
         def one_row(arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
             q, k, v, out, log_z, dout = arrays
             return _backward_row(Row(q, k, v, ids), out, log_z, dout, local)
 
-        return _over_rows(one_row, one_by_one, arrays, ids)
+        return _over_rows(one_row, how, arrays, ids)
 
-    gradients = lax.platform_dependent(
-        (q_BKGTH, k_BKTH, v_BKTH, out, log_z, dout_BKGTH),
-        segment_ids_BT,
-        cpu=partial(run, CPU_QUERIES, True),
-        default=partial(run, DEFAULT_QUERIES, False),
-    )
-    return *gradients, None
+    arrays = q_BKGTH, k_BKTH, v_BKTH, out, log_z, dout_BKGTH
+    return *per_platform(run, ON_CPU, DEFAULT, arrays, segment_ids_BT), None
 
 
 _blocked.defvjp(_blocked_forward, _blocked_backward)

@@ -1,5 +1,7 @@
 """What every kernel shares: products, activations, blocks of rows."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -23,6 +25,16 @@ def product(spec: str, a: Array, b: Array, compute_dtype: Any) -> Array:
         precision=precision,
         preferred_element_type=jnp.float32,
     )
+
+
+def to_dtype(arrays: Any, dtype: Any) -> Any:
+    """Every array of a tree in a dtype."""
+    return jax.tree.map(lambda a: a.astype(dtype), arrays)
+
+
+def per_platform(run: Callable[..., Any], cpu: Any, default: Any, *arguments: Any) -> Any:
+    """Call run(setting, *arguments) with the setting for the platform that it is compiled for."""
+    return lax.platform_dependent(*arguments, cpu=partial(run, cpu), default=partial(run, default))
 
 
 def activate(gate: Array | None, up: Array, activation: str) -> Array:

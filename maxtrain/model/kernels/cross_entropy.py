@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, pad_rows, product, stored_transpose
+from maxtrain.model.kernels.common import Implementation, pad_rows, per_platform, product, stored_transpose
 
-CHUNK_LOGITS = 4 * 2**20
+CPU_CHUNK_LOGITS = 4 * 2**20
 """Logits held at once on CPU, where more of them leave the cache."""
 DEFAULT_CHUNK_LOGITS = 256 * 2**20
 """Logits held at once elsewhere: 1 GiB."""
@@ -117,14 +117,7 @@ def _chunked(
         nll_N, z_N = (a.reshape(-1)[:num_rows] for a in lax.map(step, _split(*shape, x_ND, target_N)))
         return _total(weight_N, nll_N, z_N, z_weight), nll_N, z_N
 
-    return lax.platform_dependent(
-        x_ND,
-        output_VD,
-        target_N,
-        weight_N,
-        cpu=partial(run, CHUNK_LOGITS),
-        default=partial(run, DEFAULT_CHUNK_LOGITS),
-    )
+    return per_platform(run, CPU_CHUNK_LOGITS, DEFAULT_CHUNK_LOGITS, x_ND, output_VD, target_N, weight_N)
 
 
 def _chunked_forward(
@@ -163,14 +156,7 @@ def _chunked_forward(
         dx_ND, nll_N, z_N = (a.reshape(-1, *a.shape[2:])[:num_rows] for a in rows)
         return (_total(weight_N, nll_N, z_N, z_weight), nll_N, z_N), (dx_ND, doutput_DV.T.astype(output_VD.dtype))
 
-    return lax.platform_dependent(
-        x_ND,
-        output_VD,
-        target_N,
-        weight_N,
-        cpu=partial(run, CHUNK_LOGITS),
-        default=partial(run, DEFAULT_CHUNK_LOGITS),
-    )
+    return per_platform(run, CPU_CHUNK_LOGITS, DEFAULT_CHUNK_LOGITS, x_ND, output_VD, target_N, weight_N)
 
 
 def _chunked_backward(

@@ -11,10 +11,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, product
-from maxtrain.model.kernels.feed_forward import Weights, block_gradients, block_output
+from maxtrain.model.kernels.common import Implementation, activate, per_platform, product, to_dtype
+from maxtrain.model.kernels.feed_forward import (
+    PreActivations,
+    Weights,
+    block_gradients,
+    block_output,
+    named,
+    pre_activations,
+)
 
-CPU_BLOCK_ROWS = 256
+CPU_BLOCK_ROWS = 128
 """Most rows of a block on CPU."""
 DEFAULT_BLOCK_ROWS = 512
 """Most rows of a block elsewhere."""
@@ -108,10 +115,16 @@ def sort_by_expert(local_Nk: Array, num_local: int) -> Order:
     return Order(choice_M, expert_M, jnp.cumsum(count_E) - count_E)
 
 
+def _num_positions(order: Order, block_rows: int) -> int:
+    """Positions that hold every choice whatever the load: each expert may leave one block almost empty."""
+    num_choices, num_local = order.choice_M.size, order.start_E.size - 1
+    return (num_choices // block_rows + min(num_local, num_choices)) * block_rows
+
+
 def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
     """Give every choice a position so that no block holds rows of two experts."""
     num_choices, num_local = order.choice_M.size, order.start_E.size - 1
-    num_positions = (num_choices // block_rows + min(num_local, num_choices)) * block_rows
+    num_positions = _num_positions(order, block_rows)
     count_E = jnp.diff(order.start_E)
     first_E = jnp.concatenate([jnp.zeros_like(count_E[:1]), jnp.cumsum(-(-count_E // block_rows))])
     shift_E = first_E * block_rows - order.start_E
@@ -137,6 +150,11 @@ def block_rows_for(expected: int, most: int) -> int:
     return rows
 
 
+def _block_rows(expected: int) -> tuple[int, int]:
+    """Rows of a block on CPU and elsewhere."""
+    return block_rows_for(expected, CPU_BLOCK_ROWS), block_rows_for(expected, DEFAULT_BLOCK_ROWS)
+
+
 def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Array:
     """Sum each row's outputs from their positions, in the order of its choices."""
     total = None
@@ -152,25 +170,49 @@ def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Arr
 
 
 def _forward_rows(
-    block_rows: int, x_ND: Array, order: Order, weight_Nk: Array, weights: Weights, activation: str, compute_dtype: Any
-) -> Array:
+    block_rows: int,
+    x_ND: Array,
+    order: Order,
+    weight_Nk: Array,
+    weights: Weights,
+    *,
+    num_kept: int,
+    activation: str,
+    compute_dtype: Any,
+) -> tuple[Array, PreActivations]:
+    """The output, and the pre-activations by position, in num_kept rows (as many whatever the platform)."""
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, top_k, block_rows)
     rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
+    kept = jax.tree.map(lambda w: unwritten((num_kept, w.shape[2]), compute_dtype), weights[:2])
 
-    def one_expert(rows_PD: Array, item: tuple[Weights, Array, Array]) -> tuple[Array, None]:
-        held = jax.tree.map(lambda w: w.astype(compute_dtype), item[0])
+    def one_expert(buffers: Buffers, item: tuple[Weights, Array, Array]) -> tuple[Buffers, None]:
+        held = to_dtype(item[0], compute_dtype)
 
-        def one_block(block: Array, rows_PD: Array) -> Array:
-            choice_C = lax.dynamic_slice_in_dim(blocks.choice_P, block * block_rows, block_rows)
-            x_CD = _rows_of(x_ND, choice_C, top_k)
-            y_CD = block_output(x_CD, held, activation, compute_dtype)
-            return lax.dynamic_update_slice_in_dim(rows_PD, y_CD, block * block_rows, 0)
+        def one_block(block: Array, buffers: Buffers) -> Buffers:
+            choice_C = _block_of(blocks.choice_P, block, block_rows)
+            before = pre_activations(_rows_of(x_ND, choice_C, top_k), held, compute_dtype)
+            rows = (
+                block_output(before, held, activation, compute_dtype),
+                to_dtype(before, compute_dtype),
+            )
+            return jax.tree.map(lambda rows_P, rows_C: _with_block(rows_P, rows_C, block), buffers, rows)
 
-        return lax.fori_loop(item[1], item[2], one_block, rows_PD), None
+        return lax.fori_loop(item[1], item[2], one_block, buffers), None
 
-    rows_PD, _ = lax.scan(one_expert, rows_PD, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
-    return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype)
+    (rows_PD, kept), _ = lax.scan(one_expert, (rows_PD, kept), (weights, blocks.first_E[:-1], blocks.first_E[1:]))
+    return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
+
+
+Buffers = tuple[Array, PreActivations]
+
+
+def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:
+    return lax.dynamic_slice_in_dim(rows_P, block * block_rows, block_rows)
+
+
+def _with_block(rows_P: Array, rows_C: Array, block: Array) -> Array:
+    return lax.dynamic_update_slice_in_dim(rows_P, rows_C, block * rows_C.shape[0], 0)
 
 
 def _rows_of(x_ND: Array, choice_C: Array, top_k: int) -> Array:
@@ -185,6 +227,7 @@ def _backward_rows(
     order: Order,
     weight_Nk: Array,
     weights: Weights,
+    kept: PreActivations,
     dy_ND: Array,
     activation: str,
     compute_dtype: Any,
@@ -197,17 +240,17 @@ def _backward_rows(
     def one_expert(
         buffers: tuple[Array, Array], item: tuple[Weights, Array, Array]
     ) -> tuple[tuple[Array, Array], Weights]:
-        held = jax.tree.map(lambda w: w.astype(compute_dtype), item[0])
+        held = to_dtype(item[0], compute_dtype)
 
         def one_block(block: Array, carry: tuple[Array, Array, Weights]) -> tuple[Array, Array, Weights]:
             dx_PD, dweight_P, total = carry
-            choice_C = lax.dynamic_slice_in_dim(blocks.choice_P, block * block_rows, block_rows)
+            choice_C = _block_of(blocks.choice_P, block, block_rows)
             x_CD, dy_CD = _rows_of(x_ND, choice_C, top_k), _rows_of(dy_ND, choice_C, top_k)
+            before = jax.tree.map(lambda rows_PF: _block_of(rows_PF, block, block_rows), kept)
             dx_CD, dheld, dweight_C = block_gradients(
-                x_CD, dy_CD, held, activation, compute_dtype, scale_C=weight_M[choice_C]
+                x_CD, dy_CD, before, held, activation, compute_dtype, scale_C=weight_M[choice_C]
             )
-            dx_PD = lax.dynamic_update_slice_in_dim(dx_PD, dx_CD, block * block_rows, 0)
-            dweight_P = lax.dynamic_update_slice_in_dim(dweight_P, dweight_C, block * block_rows, 0)
+            dx_PD, dweight_P = _with_block(dx_PD, dx_CD, block), _with_block(dweight_P, dweight_C, block)
             return dx_PD, dweight_P, jax.tree.map(jnp.add, total, dheld)
 
         zero = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), item[0])
@@ -234,7 +277,7 @@ def _sparse(
     return _sparse_forward(x_ND, local_Nk, weight_Nk, weights, expected, activation, compute_dtype)[0]
 
 
-Kept = tuple[Array, Order, Array, Weights]
+Kept = tuple[Array, Order, Array, Weights, PreActivations]
 
 
 def _sparse_forward(
@@ -246,26 +289,18 @@ def _sparse_forward(
     activation: str,
     compute_dtype: Any,
 ) -> tuple[Array, Kept]:
-    kept = x_ND, sort_by_expert(local_Nk, weights[1].shape[0]), weight_Nk, weights
-    run = partial(_forward_rows, activation=activation, compute_dtype=compute_dtype)
-    y_ND = lax.platform_dependent(
-        *kept,
-        cpu=partial(run, block_rows_for(expected, CPU_BLOCK_ROWS)),
-        default=partial(run, block_rows_for(expected, DEFAULT_BLOCK_ROWS)),
-    )
-    return y_ND, kept
+    arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0]), weight_Nk, weights
+    most = max(_num_positions(arguments[1], rows) for rows in _block_rows(expected))
+    run = partial(_forward_rows, num_kept=most, activation=activation, compute_dtype=compute_dtype)
+    y_ND, before = per_platform(run, *_block_rows(expected), *arguments)
+    return y_ND, (*arguments, named(before))
 
 
 def _sparse_backward(
     expected: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
 ) -> tuple[Array, None, Array, Weights]:
     run = partial(_backward_rows, activation=activation, compute_dtype=compute_dtype)
-    dx_ND, dweight_Nk, dweights = lax.platform_dependent(
-        *kept,
-        dy_ND,
-        cpu=partial(run, block_rows_for(expected, CPU_BLOCK_ROWS)),
-        default=partial(run, block_rows_for(expected, DEFAULT_BLOCK_ROWS)),
-    )
+    dx_ND, dweight_Nk, dweights = per_platform(run, *_block_rows(expected), *kept, dy_ND)
     return dx_ND, None, dweight_Nk, dweights
 
 

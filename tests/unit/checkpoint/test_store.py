@@ -141,6 +141,8 @@ def test_nothing_good_left_is_refused_and_never_a_fresh_start(copied, open_store
     for _ in range(2):
         with pytest.raises(CheckpointError, match="no step is both verified and healthy"):
             open_store().restore(abstract)
+    with pytest.raises(CheckpointError, match=r"none is left; what was moved aside, and why, is in .*quarantine"):
+        open_store().restore(abstract)
     shutil.rmtree(copied / "quarantine")
     store = open_store()
     assert run_command(lambda: store.restore(abstract)) == ExitCode.CHECKPOINT

@@ -35,7 +35,7 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", r'run.yaml:3: found duplicate key "a".*; keep one of the two'),
+        ("a: 1\nb: 2\na: 3\n", r'run.yaml:3: found duplicate key "a"; keep one of the two'),
         ("a: 1\nb:\n  c: 1\n  c: 2\n", r'run.yaml:4: found duplicate key "c"'),
         ("a:\n\tb: 1\n", r"run.yaml:2: .*; correct the YAML there"),
         ("a: [1, 2\n", r"run.yaml:\d: .*; correct the YAML there"),
@@ -83,3 +83,9 @@ def test_dump_quotes_what_would_be_read_as_something_else() -> None:
     }
     assert parse_text(dump(data), "test") == data
     assert list(parse_text(dump({"z": 1, "a": 2}), "test")) == ["z", "a"]
+
+
+def test_aliases_that_stand_for_millions_of_values_are_refused() -> None:
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    with pytest.raises(UserError, match=r"bomb.yaml: its aliases stand for over 100,000 values"):
+        parse_text("a0: &a0 [x]\n" + levels, "bomb.yaml")

@@ -70,6 +70,12 @@ def test_mistakes_are_told_in_a_line(run, tmp_path, capsys):
         generate.main([str(bare), "--prompt", "x"])
     with pytest.raises(UserError, match="--max-tokens 0"):
         generate.main([*arguments(run, "--prompt", "x"), "--max-tokens", "0"])
+    with pytest.raises(UserError, match="--max-tokens 9999999999: must be from 1 to 1,000,000"):
+        generate.main([*arguments(run, "--prompt", "x"), "--max-tokens", "9999999999"])
+    with pytest.raises(UserError, match="--seed 4294967296: must be from 0"):
+        generate.main([*arguments(run, "--prompt", "x"), "--seed", str(2**32)])
+    with pytest.raises(UserError, match="--top-k 100000: the vocabulary has"):
+        generate.main(arguments(run, "--prompt", "x", "--top-k", "100000"))
     with pytest.raises(UserError, match="top_p: 2"):
         generate.main(arguments(run, "--prompt", "x", "--top-p", "2"))
     with pytest.raises(CheckpointError, match="step 9"):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from maxtrain.model.kernels.attention import KEPT_NAMES, query_spans
+from maxtrain.model.kernels.attention import KEPT_NAMES, How, query_spans
 from maxtrain.model.kernels.attention import attention as attention_function
 
 B, T, N, K, H = 2, 150, 4, 2, 16
@@ -110,7 +110,7 @@ def test_spans_cover_the_row_in_whole_blocks(length, window):
 
 
 def test_long_rows_loop_over_blocks(monkeypatch):
-    monkeypatch.setattr("maxtrain.model.kernels.attention.CPU_QUERIES", 8)
+    monkeypatch.setattr("maxtrain.model.kernels.attention.ON_CPU", How(queries=8, one_by_one=True))
     monkeypatch.setattr("maxtrain.model.kernels.attention.MOST_SPANS", 3)
     q, k, v, dout = inputs()
     ids = segments()

@@ -12,7 +12,7 @@ N, D, V = 37, 12, 50
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("maxtrain.model.kernels.cross_entropy.CHUNK_LOGITS", 8 * V)
+    monkeypatch.setattr("maxtrain.model.kernels.cross_entropy.CPU_CHUNK_LOGITS", 8 * V)
     monkeypatch.setattr("maxtrain.model.kernels.cross_entropy.DEFAULT_CHUNK_LOGITS", 8 * V)
 
 

