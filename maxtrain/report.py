@@ -23,7 +23,7 @@ exit codes: 0 written; 1 the files cannot be written; 2 no such run, or none of 
 
 
 def write_report(run_directory: Path, output: Path | None = None) -> list[Path]:
-    """Write `report.html` and `loss.png`.
+    """Write `report.html` and `loss.png`; steps that the run has no metrics of are told on stderr.
 
     Args:
         run_directory: The run.
@@ -47,10 +47,13 @@ def write_report(run_directory: Path, output: Path | None = None) -> list[Path]:
     from maxtrain import __version__
     from maxtrain.core.files import write_atomic
     from maxtrain.monitor.charts import draw_charts, draw_loss_picture
-    from maxtrain.monitor.page import page_values
+    from maxtrain.monitor.page import missing_steps, page_values
     from maxtrain.monitor.record import read_run
 
     run = read_run(run_directory)
+    if missing := missing_steps(run):
+        path = run_directory / "metrics.jsonl"
+        print(f"warning: {path}: no line of step {missing}; the report leaves a gap there", file=sys.stderr)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("maxtrain.monitor").joinpath("templates/report.html").read_text("utf-8"))
     page = template.render(
@@ -62,10 +65,15 @@ def write_report(run_directory: Path, output: Path | None = None) -> list[Path]:
     folder = output if output is not None else run_directory
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output {folder}: is a file; give a folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    picture = draw_loss_picture(run)
     paths = [folder / "report.html", folder / "loss.png"]
-    write_atomic(paths[0], page.encode())
-    write_atomic(paths[1], draw_loss_picture(run))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(paths[0], page.encode())
+        write_atomic(paths[1], picture)
+    except OSError as error:
+        cure = "give a folder that can be written with --output"
+        raise OSError(error.errno, f"{folder}: the report cannot be written ({error.strerror}); {cure}") from None
     return paths
 
 

@@ -78,15 +78,21 @@ class Reading:
         self._on_bad = on_bad
         self._kept = Counter[str]()
         self._dropped: dict[str, Counter[str]] = {"read": Counter(), "filter": Counter()}
+        self._first_bad: BadLine | None = None
 
     def items(self, title: str) -> Iterator[Item]:
-        """Records that stay, in the order of files and lines."""
+        """Records that stay, in the order of files and lines.
+
+        Raises:
+            DataError: at the end, where none did.
+        """
         total = sum(path.stat().st_size for _, path, _ in self._inputs)
         with tqdm(total=total, desc=title, unit="B", unit_scale=True, delay=1, leave=False) as bar:
             for name, path, entry in self._inputs:
                 for record in read_records(name, path, entry, bar.update):
                     if isinstance(record, BadLine):
                         self._dropped["read"][record.reason] += 1
+                        self._first_bad = self._first_bad or record
                         if self._on_bad is not None:
                             self._on_bad(record)
                         continue
@@ -99,6 +105,22 @@ class Reading:
                         record.source, original_id=record.original_id, url=record.url, text=record.text
                     )
                     yield Item(record, doc_id, split_of(doc_id, self._recipe.splits))
+        if not self._kept["filter"]:
+            raise self._nothing_left()
+
+    def _nothing_left(self) -> DataError:
+        counts = {**self._dropped["read"], **self._dropped["filter"]}
+        told = f"no document is left to write: {self._kept['read'] + self._dropped['read'].total():,} lines read"
+        if not counts:
+            more = f" and {len(self._inputs) - 1} more" if len(self._inputs) > 1 else ""
+            return DataError(f"{told}, {self._inputs[0][0]}{more}: empty; give inputs that hold records")
+        told += ", of them " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
+        if bad := self._first_bad:
+            told += f"; the first unusable line is {bad.input}:{bad.line} ({bad.detail})"
+            told += "; give one JSON object with a text on each line"
+        if self._dropped["filter"]:
+            told += "; loosen the recipe's filters"
+        return DataError(told)
 
     def rules(self) -> dict[str, RuleCounts]:
         """Counts by rule; each record passes `read`, then `filter`."""

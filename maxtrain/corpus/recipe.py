@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
+from maxtrain.config.keys import describe
 from maxtrain.config.schema import Section
 from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt, as_float
 from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import read_mapping
 from maxtrain.core.errors import UserError
 from maxtrain.dataset import TRAIN_SPLIT
+from maxtrain.tokenizer.train import MOST_IDS
 
 _Files = Annotated[tuple[str, ...], AsTuple, Field(min_length=1)]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -48,7 +51,7 @@ class InputConfig(Section):
 class TokenizerTraining(Section):
     """Train a tokenizer on the documents of the train split."""
 
-    vocab_size: PositiveCount
+    vocab_size: Annotated[PositiveCount, Field(le=MOST_IDS)]
     """Number of ids, special tokens included."""
     sample_bytes: PositiveCount = 100_000_000
     """Bytes of text to train on at most, sampled by hash."""
@@ -127,29 +130,60 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-def _violations(error: ValidationError) -> list[Violation]:
+def _concrete_place(error: ErrorDetails, tree: Any) -> tuple[tuple[Any, ...], Any]:
+    """The key that an error is about and its value, without pydantic's marks of union members."""
+    loc: tuple[Any, ...] = error["loc"]
+    if error["type"] == "missing":
+        return loc, MISSING
+    for depth, name in enumerate(loc):
+        if not ((isinstance(tree, dict) and name in tree) or (isinstance(tree, list) and isinstance(name, int))):
+            return loc[:depth], tree
+        tree = tree[name]
+    return loc, tree
+
+
+def _type_text(place: tuple[Any, ...]) -> str | None:
+    """What the field at a place may hold, in words; None where no field is there."""
+    if place and isinstance(place[-1], int):
+        return "a section"
+    section = _section_of(place[:-1])
+    field = section.model_fields.get(str(place[-1])) if section and place else None
+    if field is None:
+        return None
+    if get_origin(field.annotation) is dict:
+        return "a mapping of names to shares"
+    return describe(field.annotation, tuple(field.metadata))
+
+
+def _violation(error: ErrorDetails, tree: dict[str, Any]) -> Violation:
+    place, value = _concrete_place(error, tree)
+    path = ".".join(map(str, place)) or "recipe"
+    shown = MISSING if isinstance(value, dict | list) else value
+    if error["type"] == "extra_forbidden":
+        section = _section_of(place[:-1])
+        known = list(section.model_fields) if section else []
+        near = get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        return Violation(path, shown, "unknown key", cure)
+    if error["type"] == "missing":
+        section = _section_of(place[:-1])
+        doc = section.model_fields[str(place[-1])].description if section else ""
+        return Violation(path, MISSING, "is required and missing", f"give it ({str(doc).rstrip('.')})")
+    if error["type"] == "value_error":
+        return Violation(path, shown, str(error["ctx"]["error"]), "correct the recipe")
+    if error["type"] == "less_than_equal":
+        return Violation(path, shown, f"should be at most {error['ctx']['le']:,}", "lower the value")
+    if value == []:
+        return Violation(path, MISSING, "is an empty list", "give at least one")
+    text = _type_text(place)
+    return Violation(path, shown, f"should be {text}" if text else error["msg"].lower(), "correct the value")
+
+
+def _violations(error: ValidationError, tree: dict[str, Any]) -> list[Violation]:
     found: dict[str, Violation] = {}
     for detail in error.errors(include_url=False):
-        place = detail["loc"]
-        if (place and place[-1] in ("str", "tuple[str, ...]")) or any(str(name).startswith("tuple[") for name in place):
-            place = tuple(name for name in place if name != "str" and not str(name).startswith("tuple["))
-        path = ".".join(str(name) for name in place) or "recipe"
-        value: Any = detail["input"] if not isinstance(detail["input"], dict | list | tuple) else MISSING
-        if detail["type"] == "extra_forbidden":
-            section = _section_of(place[:-1])
-            known = list(section.model_fields) if section else []
-            near = get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-            cure = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            violation = Violation(path, value, "unknown key", cure)
-        elif detail["type"] == "missing":
-            section = _section_of(place[:-1])
-            doc = section.model_fields[str(place[-1])].description if section else ""
-            violation = Violation(path, MISSING, "is required and missing", f"give it ({str(doc).rstrip('.')})")
-        elif detail["type"] == "value_error":
-            violation = Violation(path, value, str(detail["ctx"]["error"]), "correct the recipe")
-        else:
-            violation = Violation(path, value, detail["msg"].lower(), "correct the value")
-        found.setdefault(path, violation)
+        violation = _violation(detail, tree)
+        found.setdefault(violation.path, violation)
     return list(found.values())
 
 
@@ -164,7 +198,7 @@ def load_recipe(path: str | Path) -> Recipe:
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        violations = _violations(error)
+        violations = _violations(error, tree)
     origins = {key: f"{path}:{line}" for key, line in lines.items()}
     raise ConfigError(str(path), with_origins(violations, origins))
 

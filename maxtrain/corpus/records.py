@@ -65,7 +65,7 @@ def read_records(
     """
     default_source = entry.tags.source or _stem(name)
     for number, line in enumerate(iterate_lines(path, on_read), 1):
-        data = line.removeprefix(_BOM) if number == 1 else line
+        data = line.removeprefix(_BOM)  # also within a file: where files were joined, one is left before each
         if not data.strip():
             continue
         try:
@@ -84,7 +84,7 @@ def _stem(name: str) -> str:
 
 def _parse(name: str, number: int, line: bytes, entry: InputConfig, default_source: str) -> RawRecord:
     try:
-        record = json.loads(line.decode())
+        record = json.loads(line.decode(), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise _RecordError("invalid_utf8", f"byte {error.start} of the line is not UTF-8") from None
     except (ValueError, RecursionError) as error:
@@ -119,6 +119,16 @@ def _parse(name: str, number: int, line: bytes, entry: InputConfig, default_sour
         origin=strings["origin"] or strings["url"] or original_id or "",
         quality_score=_score(record),
     )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that stands twice, the parser would silently keep the last."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        doubled = next(key for key in record if keys.count(key) > 1)
+        raise _RecordError("doubled_key", f"the key {doubled[:60]!r} stands twice in an object")
+    return record
 
 
 def _string(record: dict[str, Any], key: str) -> str | None:

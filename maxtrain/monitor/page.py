@@ -15,6 +15,7 @@ from maxtrain.monitor.units import human_bytes, human_count, human_seconds
 
 _MAX_EVENTS = 200
 _MAX_SAMPLES = 24
+_MAX_GAPS = 10
 _BAD_EVENTS = {"skip", "save_failed", "fallback", "repair", "warning"}
 _UNKNOWN = "–"
 
@@ -39,6 +40,15 @@ def status(run: RunRecord) -> dict[str, str]:
     if stop is not None:
         return {"text": f"stopped {where}: {stop.fields.get('reason', 'no reason given')}", "tone": "warn"}
     return {"text": f"running or interrupted {where}", "tone": "warn"}
+
+
+def missing_steps(run: RunRecord) -> str:
+    """The steps that metrics.jsonl has no line of, such as `3, 7-9`; empty for none."""
+    gaps = run.metrics.missing
+    named = [f"{first}-{last}" if last > first else f"{first}" for first, last in gaps[:_MAX_GAPS]]
+    if len(gaps) > _MAX_GAPS:
+        named.append(f"and {sum(last - first + 1 for first, last in gaps[_MAX_GAPS:]):,} more")
+    return ", ".join(named)
 
 
 def tiles(run: RunRecord) -> list[dict[str, str]]:
@@ -210,6 +220,8 @@ def page_values(run: RunRecord) -> dict[str, Any]:
     if np.any(run.metrics.scalars["skipped"] > 0):
         marks.append("Red ticks: skipped steps.")
     steps = f"{len(run.metrics.steps):,} steps recorded"
+    if missing := missing_steps(run):
+        steps += f", missing: {missing}"
     return {
         "run": run,
         "status": status(run),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ class Metrics:
     def tokens(self) -> np.ndarray:
         """tokens_seen of every row, [S]."""
         return self.scalars["tokens_seen"]
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Runs (first, last) of steps before the newest that have no line."""
+        steps = [0, *self.steps.astype(int).tolist()]
+        return [(before + 1, step - 1) for before, step in pairwise(steps) if step > before + 1]
 
 
 @dataclass(frozen=True)

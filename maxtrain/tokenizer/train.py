@@ -13,6 +13,8 @@ from maxtrain.tokenizer.tokenizer import Tokenizer
 
 NUM_RESERVED = 60
 """Reserved special tokens, so that later stages need no new vocabulary."""
+MOST_IDS = 2**31 - 1
+"""SentencePiece counts ids in an int32."""
 LEAST_COVERAGE = 0.98
 """The trainer takes no less."""
 _SPECIAL = ("<|pad|>", "<|bos|>", "<|eod|>", "<|unk|>")
@@ -73,18 +75,24 @@ def train_tokenizer(
         num_threads: threads.
 
     Raises:
-        UserError: the vocabulary is too small for what every tokenizer holds, or too large for the texts; the
-            coverage is out of range.
+        UserError: the vocabulary is too small for what every tokenizer holds, or too large for the texts; another
+            argument is out of range.
         DataError: there is no text.
     """
+    if num_reserved < 0:
+        raise UserError(f"{num_reserved} reserved tokens: must be 0 or more")
+    if sample_bytes < 1:
+        raise UserError(f"sample_bytes {sample_bytes} is under 1; give the bytes of text to train on at most")
     least = len(_SPECIAL) + num_reserved + 256 + len(_RUNS) + 1
     if vocab_size < least:
         raise UserError(f"vocab_size {vocab_size} is under {least}, which special tokens, bytes and white space take")
+    if vocab_size > MOST_IDS:
+        raise UserError(f"vocab_size {vocab_size} is over {MOST_IDS}, the most that token ids can count; lower it")
     if not LEAST_COVERAGE <= character_coverage <= 1:
         raise UserError(f"character_coverage {character_coverage} is not between {LEAST_COVERAGE} and 1")
     sample = sample_texts(texts, sample_bytes)
     if not any(_BREAKS.sub("", text) for text in sample):
-        raise DataError("no text to train a tokenizer on; the inputs are empty")
+        raise DataError("no text to train a tokenizer on; give inputs (of a recipe: a train split) that hold some")
     buffer = io.BytesIO()
     pad, bos, eod, unk = _SPECIAL
     try:
@@ -113,7 +121,7 @@ def train_tokenizer(
             num_threads=num_threads,
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UserError(_reason(str(error), vocab_size)) from None
     return Tokenizer(buffer.getvalue())
 

@@ -330,6 +330,22 @@ def test_running_mean_neither_lags_nor_bends_a_line_and_bridges_gaps():
 
 
 class TestCommandLine:
+    def test_missing_steps_are_named(self, tmp_path, capsys):
+        run = make_run(tmp_path / "run", 12)
+        path = run / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for step, line in enumerate(lines, 1) if step not in (1, 3, 9, 10)))
+        assert main([str(run)]) == 0
+        told = capsys.readouterr().err
+        assert told == f"warning: {path}: no line of step 1, 3, 9-10; the report leaves a gap there\n"
+        assert "8 steps recorded, missing: 1, 3, 9-10" in (run / "report.html").read_text()
+
+    def test_an_output_that_cannot_be_written_is_one_line(self, tmp_path, capsys):
+        run = make_run(tmp_path / "run", 2, extras=False)
+        assert run_command(lambda: main([str(run), "--output", "/proc/x"])) == 1
+        told = capsys.readouterr().err
+        assert re.fullmatch(r"error: /proc/x: the report cannot be written \(.*\); give a folder .* --output\n", told)
+
     def test_prints_the_paths_and_needs_no_jax(self, tmp_path):
         run = make_run(tmp_path / "run", 3)
         code = "import sys; sys.modules['jax'] = None; import maxtrain.report as r; sys.exit(r.run_command(r.main))"

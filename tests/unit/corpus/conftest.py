@@ -3,6 +3,7 @@ import json
 import pytest
 
 from maxtrain.core.lines import iterate_lines
+from maxtrain.tokenizer import train_tokenizer
 
 RECIPE = """\
 output: {output}
@@ -24,6 +25,12 @@ def records(root):
         lines = iterate_lines(path)
         chosen += [json.loads(next(lines)) for _ in range(12)]
     return [{**record, "text": record["text"][:4000]} for record in chosen]
+
+
+@pytest.fixture(scope="session")
+def tokenizer_model(records):
+    """A small tokenizer's model."""
+    return train_tokenizer([record["text"] for record in records], vocab_size=4096, character_coverage=0.98).model
 
 
 @pytest.fixture

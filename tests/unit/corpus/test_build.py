@@ -135,6 +135,7 @@ def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys
         b'{"text": "a", "quality_score": true}': "bad_tag",
         b'{"text": "a\\ud800"}': "lone_surrogate",
         b'{"text": "a", "source": "\\ud800"}': "lone_surrogate",
+        b'{"text": "a", "text": "b"}': "doubled_key",
         b"[" * 100_000: "not_json",
     }
     first = len((recipe.parent / "in" / "a.jsonl").read_bytes().split(b"\n"))
@@ -153,12 +154,36 @@ def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys
     assert rules["read"].kept == len(records)
 
 
-def test_nothing_left_is_an_error(recipe, capsys):
-    for file in (recipe.parent / "in").iterdir():
-        file.write_text("no json\n")
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x\nx\n", "4 lines read, of them 4 not_json; the first unusable line is in/a.jsonl:1 (Expecting value"),
+        ("", "0 lines read, in/a.jsonl and 1 more: empty; give inputs"),
+        ('{"text": "a"}\n', "2 lines read, of them 2 min_bytes; loosen the recipe's filters"),
+        ('{"text": "a"}\n\n[]\n', "4 lines read, of them 2 min_bytes, 2 not_a_record; the first unusable line is in/a"),
+    ],
+)
+def test_nothing_left_is_an_error_with_counts(recipe, tokenizer_model, capsys, given, content, message):
+    text = recipe.read_text() + "filters: {min_bytes: 20}\n"
+    if given:
+        (recipe.parent / "in" / "t.model").write_bytes(tokenizer_model)
+        text = text.replace("train: {vocab_size: 4096, character_coverage: 0.98}", "path: in/t.model")
+    recipe.write_text(text)
+    for file in (recipe.parent / "in").glob("*.jsonl"):
+        file.write_text(content)
     assert main(["build", str(recipe)]) == 3
-    assert "empty" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"no document is left to write: {message}" in told
+    assert told.count("\n") == 1
     assert sorted(path.name for path in recipe.parent.iterdir()) == ["in", "recipe.yaml"]
+
+
+def test_a_byte_order_mark_before_a_record_costs_nothing(recipe):
+    line = b'\xef\xbb\xbf{"text": "%s"}\n'
+    (recipe.parent / "in" / "joined.jsonl").write_bytes(line % b"one" + line % b"two")
+    rules = Dataset.open(str(run(recipe).output)).manifest.rules
+    assert rules["read"].dropped == {}
 
 
 def test_one_identity_twice_names_both_places(recipe, records):

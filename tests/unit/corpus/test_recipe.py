@@ -46,16 +46,24 @@ def test_defaults_and_human_sizes(tmp_path):
         ("  train: {vocab_size: 8Ki}", "  path: t\n  train: {vocab_size: 8Ki}", ["exactly one of path and train"]),
         ("heldout: 0.05", "train: 0.05", ["splits.train", "delete it"]),
         ("heldout: 0.05", "heldout: 1", ["less than 1"]),
-        ("heldout: 0.05", "heldout: 1.5", ["splits.heldout = 1.5", "less than or equal to 1"]),
+        ("heldout: 0.05", "heldout: 1.5", ["splits.heldout = 1.5", "at most 1"]),
         ("heldout: 0.05", "heldout: 0.05, heldout: 0.1", ["duplicate key"]),
-        ("files: in/**/*.jsonl", "files: 3", ["inputs.0.files = 3"]),
-        ("files: in/**/*.jsonl", "files: []", ["inputs.0.files"]),
+        ("files: in/**/*.jsonl", "files: 3", ["inputs.0.files = 3: should be a text or a list of texts"]),
+        ("files: in/**/*.jsonl", "files:", ["inputs.0.files = null: should be a text or a list of texts"]),
+        ("files: in/**/*.jsonl", "files: []", ["inputs.0.files: is an empty list; give at least one"]),
+        ("files: in/**/*.jsonl", "files: [1, 2]", ["inputs.0.files: should be a text or a list of texts"]),
+        ("\n  - files: in/**/*.jsonl\n    licence: MIT", " []", ["inputs: is an empty list; give at least one"]),
+        ("\n  - files: in/**/*.jsonl\n    licence: MIT", " [5]", ["inputs.0 = 5: should be a section"]),
+        ("{vocab_size: 8Ki}", "{vocab_size: 3B}", ["vocab_size = 3B", "at most 2,147,483,647"]),
+        ("{heldout: 0.05}", "0.05", ["splits = 0.05: should be a mapping of names to shares"]),
         ("output: out\n", "", ["output", "required and missing"]),
     ],
 )
 def test_mistakes_are_named_with_their_cure(tmp_path, old, new, words):
     assert old in GOOD
-    refuse(tmp_path, GOOD.replace(old, new), *words)
+    told = refuse(tmp_path, GOOD.replace(old, new), *words)
+    assert told.count("inputs.0.files") <= 1
+    assert "function-" not in told
 
 
 def test_all_mistakes_at_once(tmp_path):

@@ -120,7 +120,13 @@ def test_hash_ignores_how_a_model_was_trained_and_sees_what_it_does(tmp_path, te
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "message"), [(300, "is under"), (400, "too small for the characters"), (10**6, "support at most")]
+    ("vocab_size", "message"),
+    [
+        (300, "is under"),
+        (400, "too small for the characters"),
+        (10**6, "support at most"),
+        (10**12, "is over 2147483647"),
+    ],
 )
 def test_impossible_vocabularies_are_refused(texts, vocab_size, message):
     with pytest.raises(UserError, match=message) as error:
@@ -131,6 +137,22 @@ def test_impossible_vocabularies_are_refused(texts, vocab_size, message):
 def test_coverage_out_of_range_is_refused(texts):
     with pytest.raises(UserError, match=r"between 0\.98 and 1"):
         train_tokenizer(texts, vocab_size=4096, character_coverage=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"num_reserved": -1}, "must be 0 or more"), ({"sample_bytes": 0}, "sample_bytes 0 is under 1")],
+)
+def test_counts_out_of_range_are_refused(texts, options, message):
+    with pytest.raises(UserError, match=message):
+        train_tokenizer(texts, vocab_size=4096, **options)
+
+
+def test_the_trainers_own_errors_are_one_line(texts, monkeypatch):
+    monkeypatch.setattr("maxtrain.tokenizer.train.MOST_IDS", 10**12)
+    with pytest.raises(UserError, match="cannot be trained: INVALID_ARGUMENT") as error:
+        train_tokenizer(texts, vocab_size=10**11)
+    assert "\n" not in str(error.value)
 
 
 def test_no_text_to_train_on():
