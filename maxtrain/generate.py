@@ -11,6 +11,7 @@ from maxtrain.config.schema import Config
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.core.files import user_cache_directory
+from maxtrain.core.log import configure_logging
 from maxtrain.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code.
     """
     args = _parse(arguments)
+    configure_logging()
     for name, value, least, most in (
         ("--max-tokens", args.max_tokens, 1, _MOST_TOKENS),
         ("--seed", args.seed, 0, 2**32 - 1),

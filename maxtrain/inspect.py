@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from maxtrain.checkpoint.steps import iterate_steps
 from maxtrain.config.batch_plan import BatchPlan, Segment, Stage, plan_batches
 from maxtrain.config.load import load_config
 from maxtrain.config.schema import DataConfig
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.dataset import MANIFEST, Dataset
-from maxtrain.loader import Loader, Piece
+from maxtrain.loader import Loader, Piece, compare_fingerprints
 from maxtrain.tokenizer import Tokenizer
 
 _DESCRIPTION = """\
@@ -67,10 +68,20 @@ class _Subject:
         return self.tokenizers[dataset.tokenizer_hash].decode(tokens.tolist())
 
 
-def _open_run(directory: str) -> Loader:
-    config = load_config(str(Path(directory) / _CONFIG))
+def _open_run(directory: Path) -> Loader:
+    config = load_config(str(directory / _CONFIG))
     data = config.data.model_copy(update={"verify": "size"})
-    return Loader(plan_batches(config), data=data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+    loader = Loader(plan_batches(config), data=data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+    steps = iterate_steps(directory / "checkpoints", full=False, newest_first=True)
+    newest = next((info.record for info in steps if info.record), None)
+    if newest is None:
+        print(f"note: {directory} has no checkpoint to hold its dataset against", file=sys.stderr)
+    elif differences := compare_fingerprints(newest["fingerprint"], loader.fingerprint, newest["step"]):
+        raise DataError(
+            f"{directory}: the data is not what the run had read by step {newest['step']}: {'; '.join(differences)}; "
+            "bring the dataset back that it was trained on"
+        )
+    return loader
 
 
 def _open_dataset(location: str, args: argparse.Namespace) -> Loader:
@@ -95,7 +106,7 @@ def _open(args: argparse.Namespace) -> _Subject:
         given = [_option(name) for name in _DATASET_DEFAULTS if getattr(args, name) is not None]
         if given:
             raise UserError(f"{', '.join(given)}: only for a DATASET; {subject} is a run, and its config says it")
-        return _Subject(_open_run(subject), {})
+        return _Subject(_open_run(files.local_path(subject)), {})
     if files.exists(files.join(subject, MANIFEST)):
         return _Subject(_open_dataset(subject, args), {})
     raise DataError(f"{subject}: neither a run directory (no {_CONFIG}) nor a dataset (no {MANIFEST}); check the path")

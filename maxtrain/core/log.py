@@ -1,5 +1,6 @@
 """Logging of the entry points: one format on stderr, beside a progress bar, with the libraries' chatter turned down."""
 
+import contextlib
 import logging
 import sys
 
@@ -26,8 +27,9 @@ class _ProgressHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             tqdm.write(self.format(record), file=sys.stderr)
-        except (OSError, ValueError):  # the terminal is gone, or stderr is closed
-            self.handleError(record)
+        except Exception:  # a message that does not fit its arguments, a closed stderr: no log line stops a run
+            with contextlib.suppress(Exception):
+                self.handleError(record)
 
 
 def configure_logging(level: int = logging.INFO, *, process: int = 0) -> None:
@@ -55,4 +57,5 @@ def configure_logging(level: int = logging.INFO, *, process: int = 0) -> None:
 def _log_unraisable(failure: "sys.UnraisableHookArgs") -> None:
     """A failure in a destructor or a library's thread, which nobody can catch: one line."""
     kind = failure.exc_type.__name__ if failure.exc_type else "failure"
-    _log.warning("%s%s: %s", failure.err_msg or "in the background: ", kind, failure.exc_value)
+    where = failure.err_msg or f"in the background, in {failure.object!r:.200}"
+    _log.warning("%s: %s: %s", where, kind, failure.exc_value)

@@ -212,7 +212,7 @@ def find_inputs(recipe: Recipe, folder: Path) -> list[tuple[str, Path, InputConf
     found: dict[str, tuple[Path, InputConfig]] = {}
     for number, entry in enumerate(recipe.inputs):
         for pattern in entry.patterns():
-            paths = _expand(folder, pattern)
+            paths = _expand(folder, pattern, f"inputs.{number}.files")
             if not paths:
                 raise UserError(
                     f"inputs.{number}.files = {pattern}: no such file under {folder}; paths are relative to the recipe"
@@ -226,7 +226,7 @@ def find_inputs(recipe: Recipe, folder: Path) -> list[tuple[str, Path, InputConf
     return [(name, *found[name]) for name in sorted(found)]
 
 
-def _expand(folder: Path, pattern: str) -> list[tuple[str, Path]]:
+def _expand(folder: Path, pattern: str, where: str) -> list[tuple[str, Path]]:
     """Files that a pattern matches, each with its name relative to the folder that the pattern starts from."""
     if Path(pattern).is_absolute():
         base, rest = Path("/"), pattern.lstrip("/")
@@ -236,4 +236,8 @@ def _expand(folder: Path, pattern: str) -> list[tuple[str, Path]]:
     while rest.startswith(("../", "./")):
         part, rest = rest.split("/", 1)
         base, prefix = base / part, prefix + ("" if part == "." else f"{part}/")
-    return sorted((prefix + path.relative_to(base).as_posix(), path) for path in base.glob(rest) if path.is_file())
+    try:
+        matches = [path for path in base.glob(rest) if path.is_file()]
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"{where} = {pattern!r}: is no pattern of files ({error}); correct it") from None
+    return sorted((prefix + path.relative_to(base).as_posix(), path) for path in matches)

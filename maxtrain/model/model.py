@@ -209,9 +209,9 @@ class Model:
             total += config.moe.balance_weight * balance_sum if config.moe.balance != "none" else zero
             total += config.moe.z_weight * router_z_sum
         return total, LossAux(
-            nll_B=(weights_BT * nll_BT).sum(-1),
+            nll_B=jnp.where(weights_BT == 0, 0.0, weights_BT * nll_BT).sum(-1),
             weight_B=weights_BT.sum(-1),
-            z_sum=(weights_BT * z_BT).sum(),
+            z_sum=jnp.where(weights_BT == 0, 0.0, weights_BT * z_BT).sum(),
             balance_sum=balance_sum,
             router_z_sum=router_z_sum,
             expert_load=stats.load_E,

@@ -3,10 +3,8 @@
 Call `start_processes`, then `start_devices`, before anything else touches a device.
 """
 
-import ctypes
 import os
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -175,26 +173,6 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
             raise UserError(
                 f"mesh.devices = {num_devices} but JAX already runs with {jax.local_device_count()}: start afresh"
             ) from error
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, for the next step to use; does nothing without glibc.
-
-    A step on CPU takes hundreds of megabytes for its intermediate values. glibc would give each large piece back to
-    the system and fetch it again, page by page, which costs a tenth of the step. See mallopt(3).
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library
-        return
-    for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1)):
-        mallopt(parameter, value)
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
-"""Never trim; take nothing by mmap; one heap for all threads, as the others can hold no large piece."""
 
 
 def enable_compilation_cache(directory: Path) -> None:

@@ -10,6 +10,7 @@ from maxtrain.config.merge import load_source
 from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
 from maxtrain.core.log import configure_logging
+from maxtrain.core.memory import keep_freed_memory
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
@@ -72,12 +73,14 @@ def main(arguments: list[str] | None = None) -> int:
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax
 
-    from maxtrain.parallel.start import enable_compilation_cache, keep_freed_memory, start_devices, start_processes
+    from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
 
-    keep_freed_memory()
+    keep_freed_memory()  # before JAX starts its threads; only steps on CPU need it
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
     start_devices(config.mesh.devices, num_processes=num_processes)
     configure_logging(process=jax.process_index())
+    if jax.default_backend() != "cpu":
+        keep_freed_memory(False)
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
     check_or_raise(config, config.mesh.devices or jax.device_count(), name=source.name, origins=source.origins)

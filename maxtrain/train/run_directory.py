@@ -1,9 +1,11 @@
 """The run directory: created or resumed, locked, and held against the config."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic import ValidationError
 
 from maxtrain.checkpoint.steps import iterate_steps
 from maxtrain.config.load import to_yaml
@@ -84,13 +86,20 @@ class RunDirectory:
                 f"{self.path}: the data differs from that of step {self.newest['step']}: {'; '.join(differences)}; "
                 "restore the old values, or start in another run.directory"
             )
-        self.changed = sorted(_different_keys(self.newest["config"], self._config.model_dump(mode="json")))
+        self.changed = changed_keys(self.newest["config"], self._config)
         fixed = [key for key in self.changed if _is_fixed(key)]
         if fixed:
             raise UserError(
                 f"{self.path}: {', '.join(fixed)} differ from those of step {self.newest['step']} and may not change "
                 "in a resumed run; restore the old values, or start in another run.directory"
             )
+
+
+def changed_keys(saved: dict[str, Any], config: Config) -> list[str]:
+    """Dotted keys in which a config differs from a saved one; a key that did not exist then had its default."""
+    with suppress(ValidationError):  # else a key has gone, or may no longer have that value: it differs
+        saved = Config.model_validate(saved).model_dump(mode="json")
+    return sorted(_different_keys(saved, config.model_dump(mode="json")))
 
 
 def _is_fixed(key: str) -> bool:

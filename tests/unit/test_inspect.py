@@ -6,11 +6,14 @@ import sys
 
 import pytest
 
+from maxtrain.checkpoint.steps import StepInfo
+from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.load import load_config, to_yaml
 from maxtrain.core.errors import DataError, UserError
 from maxtrain.core.lines import iterate_lines
 from maxtrain.dataset import Dataset, DatasetWriter, Document, History, TokenizerRecord, document_id
 from maxtrain.inspect import main, printable
+from maxtrain.loader import Loader
 from maxtrain.tokenizer import train_tokenizer
 
 VOCAB = 1536
@@ -155,6 +158,22 @@ def test_padding_has_no_token(dataset, capsys):
 def test_what_is_not_there_is_refused_with_its_limit(run, arguments, message):
     with pytest.raises(UserError, match=message):
         main([str(run), *arguments])
+
+
+def test_a_run_whose_dataset_was_replaced_is_refused(run, monkeypatch):
+    saved = {"step": 3, "fingerprint": _fingerprint(run)}
+    step = StepInfo(3, True, "", saved, True, 1, run / "checkpoints" / "step_00000003")
+    monkeypatch.setattr("maxtrain.inspect.iterate_steps", lambda *_, **__: iter([step]))
+    assert main([str(run), "--step", "0"]) == 0
+    saved["fingerprint"]["stages"][0]["manifest_hash"] = "of another dataset"
+    with pytest.raises(DataError, match=r"manifest_hash.*; bring the dataset back"):
+        main([str(run), "--step", "0"])
+
+
+def _fingerprint(run):
+    config = load_config(str(run / "config.yaml"))
+    loader = Loader(plan_batches(config), data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+    return loader.fingerprint
 
 
 def test_a_directory_that_is_neither_is_refused(tmp_path):

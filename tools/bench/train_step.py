@@ -70,8 +70,8 @@ def cpu_seconds() -> float:
 def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
     """Run one case in this process."""
     from maxtrain.config.batch_plan import plan_batches
+    from maxtrain.core.memory import keep_freed_memory
     from maxtrain.loader import Loader
-    from maxtrain.parallel.start import keep_freed_memory
     from maxtrain.train.feed import BatchFeeder, feed
     from maxtrain.train.parts import build_parts
 

@@ -57,4 +57,13 @@ def test_a_failure_nobody_can_catch_is_one_line(capsys: pytest.CaptureFixture[st
     configure_logging()
     Failing()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("WARNING in the background: RuntimeError: Event loop is closed")
+    assert "WARNING in the background, in <function " in line
+    assert line.endswith("RuntimeError: Event loop is closed")
+
+
+def test_a_message_that_does_not_fit_its_arguments_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.getLogger().handlers.clear()  # of the tests' own, which raise
+    configure_logging()
+    logging.getLogger("absl").warning("%d steps", "many")
+    monkeypatch.setattr(sys, "stderr", None)
+    logging.getLogger("maxtrain").warning("nobody reads this")
