@@ -11,10 +11,10 @@ from maxtrain.checkpoint.commit import read_manifest, verify_step
 from maxtrain.checkpoint.digest import finish_digest, start_digest
 from maxtrain.checkpoint.layout import QUARANTINE, STATE, step_directories, step_name
 from maxtrain.checkpoint.ledger import Verdict, read_health
-from maxtrain.checkpoint.processes import Processes
 from maxtrain.checkpoint.steps import default_verdict
 from maxtrain.core.errors import CheckpointError
 from maxtrain.core.trees import from_paths
+from maxtrain.parallel.agreement import ProcessGroup
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 """How long processes wait for each other; the slowest hashes its share of a step in that time."""
@@ -39,8 +39,13 @@ class Restored(NamedTuple):
     record: dict[str, Any]
 
 
+def checkpoint_group(timeout_seconds: float) -> ProcessGroup:
+    """All processes, for handling checkpoints; every process must call it."""
+    return ProcessGroup(timeout_seconds, "a checkpoint was handled", CheckpointError)
+
+
 def search(
-    directory: Path, abstract: Any, processes: Processes, *, partial: bool
+    directory: Path, abstract: Any, processes: ProcessGroup, *, partial: bool
 ) -> tuple[Restored | None, list[Passed]]:
     """Restore the newest step that is verified and healthy; every process must call it.
 
@@ -72,7 +77,7 @@ def search(
     return None, passed
 
 
-def restore_step(directory: Path, abstract: Any, step: int, processes: Processes, *, partial: bool) -> Restored:
+def restore_step(directory: Path, abstract: Any, step: int, processes: ProcessGroup, *, partial: bool) -> Restored:
     """Restore one step whatever its verdict; every process must call it.
 
     Raises:
@@ -116,7 +121,7 @@ def restore_subtree(
         CheckpointError: there is no such step, or it lacks a leaf of that shape and dtype.
         ValueError: a leaf has no sharding.
     """
-    processes = Processes(timeout_seconds)
+    processes = checkpoint_group(timeout_seconds)
     directory = Path(directory).absolute()  # Orbax reads no relative path
     if step is not None:
         return tuple(restore_step(directory, abstract, step, processes, partial=True))
@@ -140,7 +145,7 @@ def nothing_left(directory: Path, passed: Sequence[Passed]) -> CheckpointError:
     )
 
 
-def verify_together(path: Path, processes: Processes) -> None:
+def verify_together(path: Path, processes: ProcessGroup) -> None:
     """Verify a step, each process a share of its files.
 
     Raises:
@@ -154,7 +159,7 @@ def verify_together(path: Path, processes: Processes) -> None:
     processes.agree(error)
 
 
-def _candidates(directory: Path, processes: Processes) -> list[tuple[int, Verdict | None]]:
+def _candidates(directory: Path, processes: ProcessGroup) -> list[tuple[int, Verdict | None]]:
     """Steps on disk, newest first, with their last verdicts, as process 0 sees them."""
     message = ""
     if processes.is_main:

@@ -28,8 +28,7 @@ from maxtrain.checkpoint.layout import (
     step_name,
 )
 from maxtrain.checkpoint.ledger import append, append_health, was_ever_committed
-from maxtrain.checkpoint.processes import Processes
-from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS, nothing_left, restore_step, search
+from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS, checkpoint_group, nothing_left, restore_step, search
 from maxtrain.checkpoint.steps import default_verdict
 from maxtrain.core.errors import CheckpointError, UserError
 from maxtrain.core.files import DirectoryLock, fsync_directory, write_atomic
@@ -86,7 +85,7 @@ class CheckpointStore:
         self.directory = Path(directory).absolute()
         self._keep, self._keep_every, self._asynchronous = keep, keep_every, asynchronous
         self._on_event = on_event
-        self._processes = Processes(timeout_seconds)
+        self._processes = checkpoint_group(timeout_seconds)
         self._lock = ExitStack()
         self._thread: threading.Thread | None = None
         self._failure: UserError | None = None
@@ -338,19 +337,16 @@ class CheckpointStore:
         Raises:
             CheckpointError: it failed (on process 0: a UserError as it was).
         """
-        result, failure = "", None
-        if self._processes.is_main:
+
+        def act() -> str:
             try:
-                result = action() or ""
-            except Exception as error:  # whatever it is, the other processes must hear of it
-                failure = _as_checkpoint_error(error, what or f"{self.directory}: cannot be written")
-                failure.__cause__ = None if failure is error else error
-        answer = json.loads(self._processes.from_main(json.dumps([result, str(failure) if failure else None])))
-        if failure is not None:
-            raise failure
-        if answer[1]:
-            raise CheckpointError(answer[1])
-        return answer[0]
+                return action() or ""
+            except UserError:
+                raise
+            except Exception as error:
+                raise _as_checkpoint_error(error, what or f"{self.directory}: cannot be written") from error
+
+        return self._processes.from_main(self._processes.on_main(act) or "")
 
     def _emit(self, kind: str, step: int | None, **fields: Any) -> None:
         self._emit_event(kind, step, fields)

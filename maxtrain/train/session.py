@@ -12,15 +12,14 @@ import jax
 
 from maxtrain import __version__
 from maxtrain.checkpoint import CheckpointStore
-from maxtrain.checkpoint.processes import Processes
 from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS
 from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import Config
 from maxtrain.loader import HeldOut, Loader
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
 from maxtrain.optim import group_of
+from maxtrain.parallel.agreement import ProcessGroup
 from maxtrain.plan import training_flops_per_token
-from maxtrain.train.agreement import on_main
 from maxtrain.train.clock import StepClock
 from maxtrain.train.evaluator import make_evaluator
 from maxtrain.train.feed import BatchFeeder, feed
@@ -62,9 +61,9 @@ def run_training(
         UserError: the directory cannot be written or is in use, or the config may not change so.
     """
     last = stop_at or plan.num_steps
-    processes = Processes(DEFAULT_TIMEOUT_SECONDS)
+    processes = ProcessGroup(DEFAULT_TIMEOUT_SECONDS, "process 0 handled the run's files")
     with ExitStack() as stack:
-        opened = on_main(processes, lambda: _open(config, plan, loader, stack))
+        opened = processes.on_main(lambda: _open(config, plan, loader, stack))
         journal = opened[1] if opened else None
         try:
             parts = parts or build_parts(config, plan, len(loader.domains))
@@ -129,7 +128,7 @@ class _Attempt:
     loader: Loader
     heldout: HeldOut | None
     parts: Parts
-    processes: Processes
+    processes: ProcessGroup
     journal: Journal | None
     """On process 0."""
     build_line: LineBuilder
@@ -219,7 +218,7 @@ class _Attempt:
             )
 
         def flush() -> None:
-            on_main(self.processes, lambda: self.journal.flush() if self.journal else None)
+            self.processes.on_main(lambda: self.journal.flush() if self.journal else None)
 
         return SaveHook(store, record, every=self.config.checkpoint.every, flush=flush, clock=self.clock)
 
@@ -228,7 +227,7 @@ class _Attempt:
             return None
 
         def write(result: HeldOutResult) -> None:
-            on_main(self.processes, lambda: self.journal.evaluated(result) if self.journal else None)
+            self.processes.on_main(lambda: self.journal.evaluated(result) if self.journal else None)
 
         evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
         return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
