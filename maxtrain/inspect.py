@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maxtrain.checkpoint.steps import iterate_steps
+from maxtrain.checkpoint.steps import newest_record
 from maxtrain.config.batch_plan import BatchPlan, Segment, Stage, plan_batches
 from maxtrain.config.load import load_config
 from maxtrain.config.schema import DataConfig
@@ -72,8 +72,7 @@ def _open_run(directory: Path) -> Loader:
     config = load_config(str(directory / _CONFIG))
     data = config.data.model_copy(update={"verify": "size"})
     loader = Loader(plan_batches(config), data=data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    steps = iterate_steps(directory / "checkpoints", full=False, newest_first=True)
-    newest = next((info.record for info in steps if info.record), None)
+    newest = newest_record(directory / "checkpoints")
     if newest is None:
         print(f"note: {directory} has no checkpoint to hold its dataset against", file=sys.stderr)
     elif differences := compare_fingerprints(newest["fingerprint"], loader.fingerprint, newest["step"]):
@@ -85,17 +84,16 @@ def _open_run(directory: Path) -> Loader:
 
 
 def _open_dataset(location: str, args: argparse.Namespace) -> Loader:
-    for name, value in _DATASET_DEFAULTS.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    given = {name: getattr(args, name) for name in _DATASET_DEFAULTS if getattr(args, name) is not None}
+    options = argparse.Namespace(**(_DATASET_DEFAULTS | given))
     dataset = Dataset.open(location, verify="size")
-    data = DataConfig(dataset=location, sequence_length=args.sequence_length)
+    data = DataConfig(dataset=location, sequence_length=options.sequence_length)
     num_steps = args.step + 1
-    rows = num_steps * args.batch_rows
-    stage = Stage(0, "inspect", location, data.mixture, args.sequence_length, 0, rows)
-    plan = BatchPlan((Segment(stage, 0, num_steps, 0, args.batch_rows, 0),))
+    rows = num_steps * options.batch_rows
+    stage = Stage(0, "inspect", location, data.mixture, options.sequence_length, 0, rows)
+    plan = BatchPlan((Segment(stage, 0, num_steps, 0, options.batch_rows, 0),))
     return Loader(
-        plan, data=data, seed=args.seed, vocab_size=dataset.vocab_size, open_dataset=lambda _, *, verify: dataset
+        plan, data=data, seed=options.seed, vocab_size=dataset.vocab_size, open_dataset=lambda _, *, verify: dataset
     )
 
 

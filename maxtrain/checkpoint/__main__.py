@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from maxtrain.checkpoint.commit import read_manifest
-from maxtrain.checkpoint.layout import QUARANTINE, find_checkpoints, step_directories, step_name
+from maxtrain.checkpoint.layout import find_checkpoints, quarantine_note, step_directories, step_name
 from maxtrain.checkpoint.steps import StepInfo, iterate_steps, judge_step
 from maxtrain.core.errors import CheckpointError, ExitCode, UserError, run_command
 
@@ -103,8 +103,8 @@ def _list(directory: Path, step: int | None, as_json: bool, *, full: bool) -> Ex
         _print_table(infos)
     else:
         print("no step is committed")
-        if (directory / QUARANTINE).is_dir():
-            print(f"what was moved aside, and why, is in {directory / QUARANTINE}")
+        if note := quarantine_note(directory):
+            print(note)
     return ExitCode.OK
 
 

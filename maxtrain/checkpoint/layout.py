@@ -50,6 +50,12 @@ def leftovers(directory: Path, suffix: str) -> list[Path]:
     return sorted(path for path in directory.glob(f"step_*{suffix}") if path.is_dir())
 
 
+def quarantine_note(directory: Path) -> str:
+    """Where what was moved aside lies, for a message about steps that are gone; empty where nothing was."""
+    place = directory / QUARANTINE
+    return f"what was moved aside, and why, is in {place}" if place.is_dir() else ""
+
+
 def find_checkpoints(run: Path) -> Path:
     """The `checkpoints` directory of a run directory, or the path itself where it is one.
 

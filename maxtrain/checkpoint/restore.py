@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from maxtrain.checkpoint.arrays import check_abstract, read_arrays
 from maxtrain.checkpoint.commit import read_manifest, verify_step
 from maxtrain.checkpoint.digest import finish_digest, start_digest
-from maxtrain.checkpoint.layout import QUARANTINE, STATE, step_directories, step_name
+from maxtrain.checkpoint.layout import STATE, quarantine_note, step_directories, step_name
 from maxtrain.checkpoint.ledger import Verdict, read_health
 from maxtrain.checkpoint.steps import default_verdict
 from maxtrain.core.errors import CheckpointError
@@ -136,9 +136,8 @@ def restore_subtree(
 def nothing_left(directory: Path, passed: Sequence[Passed]) -> CheckpointError:
     """The error of a search that found nothing."""
     reasons = "; ".join(item.reason for item in passed[:3]) or "none is left"
-    if (directory / QUARANTINE).is_dir():
-        reasons += f"; what was moved aside, and why, is in {directory / QUARANTINE}"
     more = f"; and {len(passed) - 3} more" if len(passed) > 3 else ""
+    more += f"; {note}" if (note := quarantine_note(directory)) else ""
     return CheckpointError(
         f"{directory}: no step is both verified and healthy ({reasons}{more}); "
         "bring back a copy of a good step, or start in another run directory"

@@ -65,3 +65,9 @@ def list_steps(directory: Path, *, full: bool = True) -> list[StepInfo]:
         full: check hashes; else only presence and sizes.
     """
     return list(iterate_steps(Path(directory), full=full))
+
+
+def newest_record(directory: Path) -> dict[str, Any] | None:
+    """Record of the newest healthy step whose files are all there: the one a restore takes, hashes of arrays apart."""
+    steps = iterate_steps(directory, full=False, newest_first=True)
+    return next((info.record for info in steps if info.record and info.healthy), None)

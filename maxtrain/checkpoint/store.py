@@ -188,8 +188,6 @@ class CheckpointStore:
             result, passed = search(self.directory, abstract_state, self._processes, partial=False)
             for item in passed:
                 self._emit("fallback", item.step, reason=item.reason)
-                if self._on_event is None:
-                    _log.warning("passed over: %s", item.reason)
                 if item.damaged or result is not None:
                     self._on_main(functools.partial(self._move_step, item.step, item.reason))
             if result is None:
@@ -259,8 +257,6 @@ class CheckpointStore:
         except Exception as error:  # told to the caller by the next call
             self._failure = _as_checkpoint_error(error, f"step {save.step} could not be saved")
             self._failure.__cause__ = None if self._failure is error else error
-            if self._on_event is None:
-                _log.error("%s", self._failure)
             self._emit("save_failed", save.step, reason=str(self._failure))
         else:
             self._emit("save", save.step, **facts)
@@ -319,7 +315,6 @@ class CheckpointStore:
             return apply_retention(self.directory, committed=committed, keep=self._keep, keep_every=self._keep_every)
         except OSError as error:
             self._emit("warning", committed, reason=f"old checkpoints cannot be removed: {_reason(error)}")
-            _log.warning("old checkpoints cannot be removed: %s", _reason(error))
             return []
 
     def _move_step(self, step: int, reason: str) -> None:
@@ -346,14 +341,18 @@ class CheckpointStore:
             except Exception as error:
                 raise _as_checkpoint_error(error, what or f"{self.directory}: cannot be written") from error
 
-        return self._processes.from_main(self._processes.on_main(act) or "")
+        return self._processes.text_from_main(act)
 
     def _emit(self, kind: str, step: int | None, **fields: Any) -> None:
         self._emit_event(kind, step, fields)
 
     def _emit_event(self, kind: str, step: int | None, fields: dict[str, Any]) -> None:
         """Tell of something; that it cannot be recorded (on a full disk) undoes nothing of what happened."""
-        if self._on_event is None or not self._processes.is_main:
+        if not self._processes.is_main:
+            return
+        if self._on_event is None:
+            if "reason" in fields:
+                _log.warning("%s of step %s: %s", kind, step, fields["reason"])
             return
         try:
             self._on_event(kind, step, fields)

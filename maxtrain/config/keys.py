@@ -105,6 +105,7 @@ def _bounds(metadata: tuple[Any, ...]) -> str:
 def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """Say in words what a field of this type may hold."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    some = any(isinstance(item, MinLen) for item in _flat(metadata))
     if origin is Annotated:
         return describe(arguments[0], (*metadata, *arguments[1:]))
     if origin in (Union, UnionType):
@@ -112,10 +113,12 @@ def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
-        return "a list of texts" if arguments[0] is str else "a list of sections"
+        least = " with at least one entry" if some else ""
+        return f"a list of {'texts' if arguments[0] is str else 'sections'}{least}"
     if origin is dict:
-        least = " with at least one name" if any(isinstance(item, MinLen) for item in _flat(metadata)) else ""
-        return f"a mapping of names to sections{least}"
+        least = " with at least one name" if some else ""
+        value = describe(arguments[1])
+        return f"a mapping of names to {'sections' if value == 'a section' else 'numbers'}{least}"
     if annotation is NoneType:
         return "null"
     if annotation is int:
@@ -156,18 +159,21 @@ def _walk(section: type[Section], prefix: str) -> Iterator[Key]:
                 entry_doc = cleandoc(inner.__doc__ or "").splitlines()[0]
                 yield Key(path + below, "a section", entry_doc, False, None, inner, ())
             yield from _walk(inner, f"{path}{below}.")
+        elif get_origin(field.annotation) is dict:
+            value = describe(get_args(field.annotation)[1])
+            yield Key(f"{path}.{ANY_NAME}", value, doc, False, None, None, ())
 
 
 @cache
-def all_keys() -> dict[str, Key]:
-    """Every key of the schema by path, in the schema's order."""
-    return {key.path: key for key in _walk(Config, "")}
+def all_keys(schema: type[Section] = Config) -> dict[str, Key]:
+    """Every key of a schema by path, in the schema's order."""
+    return {key.path: key for key in _walk(schema, "")}
 
 
-def find_key(path: str) -> Key | None:
+def find_key(path: str, schema: type[Section] = Config) -> Key | None:
     """The key that a concrete path names, such as data.mixture.code.weight for data.mixture.*.weight."""
     parts = path.split(".")
-    for key in all_keys().values():
+    for key in all_keys(schema).values():
         names = key.path.split(".")
         if len(names) == len(parts) and all(name in (ANY_NAME, part) for name, part in zip(names, parts, strict=True)):
             return key
@@ -178,17 +184,19 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
-def nearest_key(path: str) -> str | None:
+def nearest_key(path: str, schema: type[Section] = Config) -> str | None:
     """Full path of the known key that a wrong path most likely means, or None."""
     parts = path.split(".")
     last = parts[-1].lower()
-    if last in SYNONYMS and find_key(path) is None:
+    if schema is Config and last in SYNONYMS and find_key(path) is None:
         return SYNONYMS[last]
     best, best_score = None, 0.0
-    for key in all_keys().values():
+    for key in all_keys(schema).values():
         names = key.path.split(".")
         if names[-1] == ANY_NAME:
-            continue
+            if key.section is not None or len(names) != len(parts):
+                continue
+            names[-1] = parts[-1]
         for place, part in enumerate(parts[: len(names)]):
             if names[place] == ANY_NAME and names[:place] == parts[:place]:
                 names[place] = part

@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from maxtrain.config.keys import all_keys, find_key, nearest_key
 from maxtrain.config.merge import Source, flatten, load_source
-from maxtrain.config.schema import Config
+from maxtrain.config.schema import Config, Section
 from maxtrain.config.schema.types import MAX_INT
 from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import dump
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 def _concrete_path(error: ErrorDetails, tree: Any) -> tuple[str, Any]:
@@ -31,36 +33,37 @@ def _concrete_path(error: ErrorDetails, tree: Any) -> tuple[str, Any]:
     return ".".join(names), tree
 
 
-def _unknown(path: str, value: Any) -> Iterator[Violation]:
+def _unknown(path: str, value: Any, schema: type[Section]) -> Iterator[Violation]:
     for leaf, inner in flatten(value, path):
-        known = find_key(leaf)
-        near = known.path if known else nearest_key(leaf)
+        known = find_key(leaf, schema)
+        near = known.path if known else nearest_key(leaf, schema)
         section = path.rpartition(".")[0]
         depth = section.count(".") + 2 if section else 1
         siblings = [
             key.path.rpartition(".")[2]
-            for key in all_keys().values()
-            if key.path.count(".") + 1 == depth and (not section or find_key(section + key.path[key.path.rfind(".") :]))
+            for key in all_keys(schema).values()
+            if key.path.count(".") + 1 == depth
+            and (not section or find_key(section + key.path[key.path.rfind(".") :], schema))
         ]
         cure = f"did you mean {near}?" if near else f"known here: {', '.join(dict.fromkeys(siblings))}"
         yield Violation(leaf, inner, "unknown key", cure)
 
 
-def _missing(path: str) -> Iterator[Violation]:
+def _missing(path: str, schema: type[Section]) -> Iterator[Violation]:
     """The required keys that are absent: of a section that is absent, each of its own."""
-    key = find_key(path)
-    inner = [known for known in all_keys().values() if known.required and known.path.rpartition(".")[0] == path]
+    key = find_key(path, schema)
+    inner = [known for known in all_keys(schema).values() if known.required and known.path.rpartition(".")[0] == path]
     if key is not None and key.section is not None and inner:
         for known in inner:
-            yield from _missing(known.path)
+            yield from _missing(known.path, schema)
         return
     text = key.type_text if key else "a value"
     doc = f" ({key.doc.rstrip('.')})" if key and key.doc else ""
     yield Violation(path, MISSING, "is required and missing", f"give {text}{doc}")
 
 
-def _wrong(path: str, value: Any, error: ErrorDetails) -> Violation:
-    key = find_key(path)
+def _wrong(path: str, value: Any, error: ErrorDetails, schema: type[Section]) -> Violation:
+    key = find_key(path, schema)
     if error["type"] == "value_error":
         return Violation(path, value, str(error["ctx"]["error"]), "correct the value")
     if error["type"] == "string_pattern_mismatch":
@@ -81,32 +84,37 @@ def _wrong(path: str, value: Any, error: ErrorDetails) -> Violation:
     return Violation(path, value, f"should be {key.type_text}", cure)
 
 
-def _violations(error: ValidationError, tree: dict[str, Any]) -> list[Violation]:
+def _violations(error: ValidationError, tree: dict[str, Any], schema: type[Section]) -> list[Violation]:
     found: dict[str, Violation] = {}
     for detail in error.errors(include_url=False):
         path, value = _concrete_path(detail, tree)
         if detail["type"] == "extra_forbidden":
-            new = list(_unknown(path, value))
+            new = list(_unknown(path, value, schema))
         elif detail["type"] == "missing":
-            new = list(_missing(path))
+            new = list(_missing(path, schema))
         else:
-            new = [_wrong(path, value, detail)]
+            new = [_wrong(path, value, detail, schema)]
         for violation in new:
             found.setdefault(violation.path, violation)
     return list(found.values())
 
 
-def validate(source: Source) -> Config:
-    """Turn a source into a config.
+def validate_tree(schema: type[AnySection], source: Source) -> AnySection:
+    """Turn a source into a section of a schema: a config, a recipe, or another file that a user writes.
 
     Raises:
         ConfigError: keys are unknown or missing, or values are not of their key's type; all of them at once.
     """
     try:
-        return Config.model_validate(source.tree)
+        return schema.model_validate(source.tree)
     except ValidationError as error:
-        violations = _violations(error, source.tree)
+        violations = _violations(error, source.tree, schema)
     raise ConfigError(source.name, with_origins(violations, source.origins))
+
+
+def validate(source: Source) -> Config:
+    """Turn a source into a config; see `validate_tree`."""
+    return validate_tree(Config, source)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -54,11 +54,19 @@ def parse_text(text: str, name: str) -> Any:
     Raises:
         UserError: the text is not YAML 1.2, holds a doubled key or an unknown tag; with `name:line`.
     """
+    return _parse(text, name)[0]
+
+
+def _parse(text: str, name: str) -> tuple[Any, Node | None]:
+    """The data of one document, and the node that it was made of; errors as in `parse_text`."""
+    yaml = _yaml()
     try:
-        node = _yaml().compose(text)
-        if node is not None and _num_values(node, {}) > _MOST_VALUES:
+        node = yaml.compose(text)
+        if node is None:
+            return None, None
+        if _num_values(node, {}) > _MOST_VALUES:
             raise UserError(f"{name}: its aliases stand for over {_MOST_VALUES:,} values; write fewer out")
-        return _yaml().load(text)
+        return yaml.constructor.construct_document(node), node
     except YAMLError as error:
         line, problem = _message(error)
         where = name if line is None else f"{name}:{line}"
@@ -116,11 +124,12 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise UserError(f"{name}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; name a readable YAML file") from None
-    data = parse_text(text, name)
+    data, node = _parse(text, name)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise UserError(f"{name}: is {kind}; a config is a mapping of sections such as `model:`")
-    return data, dict(_lines(_yaml().compose(text), "", (), name))
+    assert node is not None, "a mapping has a node"
+    return data, dict(_lines(node, "", (), name))
 
 
 def dump(data: Any) -> str:

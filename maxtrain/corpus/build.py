@@ -13,7 +13,8 @@ from tqdm import tqdm
 from maxtrain import __version__
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
-from maxtrain.corpus.recipe import FilterConfig, InputConfig, Recipe, find_inputs
+from maxtrain.corpus.inputs import find_inputs
+from maxtrain.corpus.recipe import FilterConfig, InputConfig, Recipe
 from maxtrain.corpus.records import BadLine, RawRecord, read_records
 from maxtrain.dataset import (
     MANIFEST,

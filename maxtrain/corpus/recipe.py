@@ -1,25 +1,19 @@
 """The recipe: which files become which dataset, and how."""
 
-from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from maxtrain.config.keys import describe
+from maxtrain.config.load import validate_tree
+from maxtrain.config.merge import Source
 from maxtrain.config.schema import Section
 from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt, as_float
-from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import read_mapping
-from maxtrain.core.errors import UserError
 from maxtrain.dataset import TRAIN_SPLIT
 from maxtrain.tokenizer.train import MOST_IDS
 
 _Files = Annotated[tuple[str, ...], AsTuple, Field(min_length=1)]
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-"""Kinds of input files."""
 
 
 class DefaultTags(Section):
@@ -103,88 +97,14 @@ class Recipe(Section):
     filters: FilterConfig = FilterConfig()
     """Documents to leave out."""
 
-    @model_validator(mode="after")
-    def _splits_fit(self) -> "Recipe":
-        if TRAIN_SPLIT in self.splits:
-            raise ValueError(f"splits.{TRAIN_SPLIT} is what the other splits leave; delete it")
-        if sum(self.splits.values()) >= 1:
+    @field_validator("splits")
+    @classmethod
+    def _splits_fit(cls, splits: dict[str, float]) -> dict[str, float]:
+        if TRAIN_SPLIT in splits:
+            raise ValueError(f"{TRAIN_SPLIT} is what the other splits leave; delete it")
+        if sum(splits.values()) >= 1:
             raise ValueError("the splits leave nothing to train on; their shares must add up to less than 1")
-        return self
-
-
-def _section_of(place: tuple[Any, ...]) -> type[BaseModel] | None:
-    """The model that a path leads to."""
-    section: type[BaseModel] | None = Recipe
-    for name in place:
-        if isinstance(name, int) or section is None:
-            continue
-        field = section.model_fields.get(name)
-        section = next((kind for kind in _models(field.annotation)), None) if field else None
-    return section
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
-
-
-def _concrete_place(error: ErrorDetails, tree: Any) -> tuple[tuple[Any, ...], Any]:
-    """The key that an error is about and its value, without pydantic's marks of union members."""
-    loc: tuple[Any, ...] = error["loc"]
-    if error["type"] == "missing":
-        return loc, MISSING
-    for depth, name in enumerate(loc):
-        if not ((isinstance(tree, dict) and name in tree) or (isinstance(tree, list) and isinstance(name, int))):
-            return loc[:depth], tree
-        tree = tree[name]
-    return loc, tree
-
-
-def _type_text(place: tuple[Any, ...]) -> str | None:
-    """What the field at a place may hold, in words; None where no field is there."""
-    if place and isinstance(place[-1], int):
-        return "a section"
-    section = _section_of(place[:-1])
-    field = section.model_fields.get(str(place[-1])) if section and place else None
-    if field is None:
-        return None
-    if get_origin(field.annotation) is dict:
-        return "a mapping of names to shares"
-    return describe(field.annotation, tuple(field.metadata))
-
-
-def _violation(error: ErrorDetails, tree: dict[str, Any]) -> Violation:
-    place, value = _concrete_place(error, tree)
-    path = ".".join(map(str, place)) or "recipe"
-    shown = MISSING if isinstance(value, dict | list) else value
-    if error["type"] == "extra_forbidden":
-        section = _section_of(place[:-1])
-        known = list(section.model_fields) if section else []
-        near = get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-        cure = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        return Violation(path, shown, "unknown key", cure)
-    if error["type"] == "missing":
-        section = _section_of(place[:-1])
-        doc = section.model_fields[str(place[-1])].description if section else ""
-        return Violation(path, MISSING, "is required and missing", f"give it ({str(doc).rstrip('.')})")
-    if error["type"] == "value_error":
-        return Violation(path, shown, str(error["ctx"]["error"]), "correct the recipe")
-    if error["type"] == "less_than_equal":
-        return Violation(path, shown, f"should be at most {error['ctx']['le']:,}", "lower the value")
-    if value == []:
-        return Violation(path, MISSING, "is an empty list", "give at least one")
-    text = _type_text(place)
-    return Violation(path, shown, f"should be {text}" if text else error["msg"].lower(), "correct the value")
-
-
-def _violations(error: ValidationError, tree: dict[str, Any]) -> list[Violation]:
-    found: dict[str, Violation] = {}
-    for detail in error.errors(include_url=False):
-        violation = _violation(detail, tree)
-        found.setdefault(violation.path, violation)
-    return list(found.values())
+        return splits
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -193,51 +113,6 @@ def load_recipe(path: str | Path) -> Recipe:
     Raises:
         UserError: the file cannot be read, or (ConfigError) breaks the schema, with every violation at once.
     """
-    path = Path(path)
-    tree, lines = read_mapping(path)
-    try:
-        return Recipe.model_validate(tree)
-    except ValidationError as error:
-        violations = _violations(error, tree)
+    tree, lines = read_mapping(Path(path))
     origins = {key: f"{path}:{line}" for key, line in lines.items()}
-    raise ConfigError(str(path), with_origins(violations, origins))
-
-
-def find_inputs(recipe: Recipe, folder: Path) -> list[tuple[str, Path, InputConfig]]:
-    """The input files in order of their names: (name relative to the recipe, path, its entry).
-
-    Raises:
-        UserError: a pattern matches nothing, a file is of an unknown kind, or two entries name one file.
-    """
-    found: dict[str, tuple[Path, InputConfig]] = {}
-    for number, entry in enumerate(recipe.inputs):
-        for pattern in entry.patterns():
-            paths = _expand(folder, pattern, f"inputs.{number}.files")
-            if not paths:
-                raise UserError(
-                    f"inputs.{number}.files = {pattern}: no such file under {folder}; paths are relative to the recipe"
-                )
-            for name, path in paths:
-                if not name.endswith(SUFFIXES):
-                    raise UserError(f"inputs.{number}.files: {path} is none of {', '.join(SUFFIXES)}")
-                if name in found:
-                    raise UserError(f"inputs.{number}.files: {path} is named twice; let one pattern match it")
-                found[name] = (path, entry)
-    return [(name, *found[name]) for name in sorted(found)]
-
-
-def _expand(folder: Path, pattern: str, where: str) -> list[tuple[str, Path]]:
-    """Files that a pattern matches, each with its name relative to the folder that the pattern starts from."""
-    if Path(pattern).is_absolute():
-        base, rest = Path("/"), pattern.lstrip("/")
-    else:
-        base, rest = folder, pattern
-    prefix = ""
-    while rest.startswith(("../", "./")):
-        part, rest = rest.split("/", 1)
-        base, prefix = base / part, prefix + ("" if part == "." else f"{part}/")
-    try:
-        matches = [path for path in base.glob(rest) if path.is_file()]
-    except (ValueError, NotImplementedError) as error:
-        raise UserError(f"{where} = {pattern!r}: is no pattern of files ({error}); correct it") from None
-    return sorted((prefix + path.relative_to(base).as_posix(), path) for path in matches)
+    return validate_tree(Recipe, Source(str(path), tree, origins))

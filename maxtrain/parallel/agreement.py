@@ -61,9 +61,10 @@ class ProcessGroup:
                     client.blocking_key_value_get(f"{self._prefix}/{turn}/{index}", int(self._timeout * 1000))
                 )
             except Exception as error:  # jaxlib's own error type is not public
-                raise self._error(
+                raise self._failure(
                     f"process {index} did not answer within {self._timeout:.0f} s while {self._work}: "
-                    f"{str(error).splitlines()[0]}"
+                    f"{str(error).splitlines()[0]}",
+                    ExitCode.FAILED,
                 ) from None
         # Who is here has read all of the turn before, so nobody needs the turn before that one.
         if turn > 1:
@@ -94,19 +95,34 @@ class ProcessGroup:
             Exception: on process 0, what the action raised.
             UserError: on the others, of the group's class, its message; a plain UserError takes over its exit code.
         """
-        result, failure = None, None
+        results: list[Result] = []
+
+        def act() -> str:
+            results.append(action())
+            return ""
+
+        self.text_from_main(act)
+        return results[0] if results else None
+
+    def text_from_main(self, action: Callable[[], str]) -> str:
+        """Do something on process 0 and give its result to all; else as `on_main`."""
+        text, failure = "", None
         if self.is_main:
             try:
-                result = action()
+                text = action()
             except Exception as error:  # whatever it is, the other processes must hear of it
                 failure = error
         told = [str(failure), getattr(failure, "exit_code", ExitCode.FAILED)] if failure is not None else None
-        answer = json.loads(self.from_main(json.dumps(told)))
+        text, told = json.loads(self.from_main(json.dumps([text, told])))
         if failure is not None:
             raise failure
-        if answer is not None:
-            heard = self._error(f"process 0: {answer[0]}")
-            if self._error is UserError:
-                heard.exit_code = ExitCode(answer[1])
-            raise heard
-        return result
+        if told is not None:
+            raise self._failure(f"process 0: {told[0]}", ExitCode(told[1]))
+        return text
+
+    def _failure(self, text: str, exit_code: ExitCode) -> UserError:
+        """An error of the group's class; a plain UserError with this exit code, others keep that of their class."""
+        failure = self._error(text)
+        if self._error is UserError:
+            failure.exit_code = exit_code
+        return failure

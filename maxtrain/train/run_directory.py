@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from maxtrain.checkpoint.steps import iterate_steps
+from maxtrain.checkpoint.steps import newest_record
 from maxtrain.config.load import to_yaml
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError
@@ -75,9 +75,7 @@ class RunDirectory:
             write_atomic(path, model)
 
     def _compare(self) -> None:
-        steps = iterate_steps(self.checkpoints, full=False, newest_first=True)
-        # The step that a restore takes, hashes of the arrays apart.
-        self.newest = next((info.record for info in steps if info.record and info.healthy), None)
+        self.newest = newest_record(self.checkpoints)
         if self.newest is None:
             return
         differences = compare_fingerprints(self.newest["fingerprint"], self._fingerprint, self.newest["step"])

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from maxtrain.checkpoint.steps import StepInfo
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.load import load_config, to_yaml
 from maxtrain.core.errors import DataError, UserError
@@ -162,8 +161,7 @@ def test_what_is_not_there_is_refused_with_its_limit(run, arguments, message):
 
 def test_a_run_whose_dataset_was_replaced_is_refused(run, monkeypatch):
     saved = {"step": 3, "fingerprint": _fingerprint(run)}
-    step = StepInfo(3, True, "", saved, True, 1, run / "checkpoints" / "step_00000003")
-    monkeypatch.setattr("maxtrain.inspect.iterate_steps", lambda *_, **__: iter([step]))
+    monkeypatch.setattr("maxtrain.inspect.newest_record", lambda _: saved)
     assert main([str(run), "--step", "0"]) == 0
     saved["fingerprint"]["stages"][0]["manifest_hash"] = "of another dataset"
     with pytest.raises(DataError, match=r"manifest_hash.*; bring the dataset back"):

@@ -169,6 +169,9 @@ def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Arr
     return total
 
 
+Buffers = tuple[Array, PreActivations]
+
+
 def _forward_rows(
     block_rows: int,
     x_ND: Array,
@@ -192,19 +195,13 @@ def _forward_rows(
         def one_block(block: Array, buffers: Buffers) -> Buffers:
             choice_C = _block_of(blocks.choice_P, block, block_rows)
             before = pre_activations(_rows_of(x_ND, choice_C, top_k), held, compute_dtype)
-            rows = (
-                block_output(before, held, activation, compute_dtype),
-                to_dtype(before, compute_dtype),
-            )
+            rows = block_output(before, held, activation, compute_dtype), to_dtype(before, compute_dtype)
             return jax.tree.map(lambda rows_P, rows_C: _with_block(rows_P, rows_C, block), buffers, rows)
 
         return lax.fori_loop(item[1], item[2], one_block, buffers), None
 
     (rows_PD, kept), _ = lax.scan(one_expert, (rows_PD, kept), (weights, blocks.first_E[:-1], blocks.first_E[1:]))
     return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
-
-
-Buffers = tuple[Array, PreActivations]
 
 
 def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:

@@ -22,7 +22,7 @@ def test_there_are_fewer_than_200_keys_and_each_has_its_text() -> None:
         ("model.dropout", "a number >= 0 and <= 1", 0.0),
         ("remat.policy", "one of none, full, save_attention, save_dots", "none"),
         ("model.qk_norm", "true or false", False),
-        ("data.mixture.code.filter.lang", "a text or a list of texts or null", None),
+        ("data.mixture.code.filter.lang", "a text or a list of texts with at least one entry or null", None),
         ("data.stages.0.mixture.code.weight", "a number > 0", None),
         ("data.stages", "a list of sections", ()),
         ("mesh.data", "a whole number >= -1", 1),

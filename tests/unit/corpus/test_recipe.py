@@ -2,7 +2,8 @@ import pytest
 
 from maxtrain.core.errors import UserError
 from maxtrain.corpus.__main__ import main
-from maxtrain.corpus.recipe import find_inputs, load_recipe
+from maxtrain.corpus.inputs import find_inputs
+from maxtrain.corpus.recipe import load_recipe
 
 GOOD = """\
 output: out
@@ -38,24 +39,36 @@ def test_defaults_and_human_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("splits:", "split:", ["split", "unknown key", "did you mean splits?", "r.yaml:7"]),
+        ("splits:", "split:", ["split", "unknown key", "did you mean splits.heldout?", "r.yaml:7"]),
         ("    licence: MIT\n", "", ["inputs.0.licence", "required and missing"]),
-        ("licence: MIT", "license: MIT", ["inputs.0.license", "did you mean licence?", "inputs.0.licence"]),
+        ("licence: MIT", "license: MIT", ["inputs.0.license", "did you mean inputs.0.licence?"]),
         ("{vocab_size: 8Ki}", "{vocab_size: many}", ["tokenizer.train.vocab_size = many", "count such as"]),
-        ("{vocab_size: 8Ki}", "{vocab_sise: 8Ki}", ["tokenizer.train.vocab_sise", "did you mean vocab_size?"]),
+        (
+            "{vocab_size: 8Ki}",
+            "{vocab_sise: 8Ki}",
+            ["tokenizer.train.vocab_sise", "did you mean tokenizer.train.vocab_size?"],
+        ),
         ("  train: {vocab_size: 8Ki}", "  path: t\n  train: {vocab_size: 8Ki}", ["exactly one of path and train"]),
-        ("heldout: 0.05", "train: 0.05", ["splits.train", "delete it"]),
+        ("heldout: 0.05", "train: 0.05", ["splits", "train is what the other splits leave; delete it"]),
         ("heldout: 0.05", "heldout: 1", ["less than 1"]),
-        ("heldout: 0.05", "heldout: 1.5", ["splits.heldout = 1.5", "at most 1"]),
+        ("heldout: 0.05", "heldout: 1.5", ["splits.heldout = 1.5", ">= 0 and <= 1"]),
         ("heldout: 0.05", "heldout: 0.05, heldout: 0.1", ["duplicate key"]),
         ("files: in/**/*.jsonl", "files: 3", ["inputs.0.files = 3: should be a text or a list of texts"]),
         ("files: in/**/*.jsonl", "files:", ["inputs.0.files = null: should be a text or a list of texts"]),
-        ("files: in/**/*.jsonl", "files: []", ["inputs.0.files: is an empty list; give at least one"]),
-        ("files: in/**/*.jsonl", "files: [1, 2]", ["inputs.0.files: should be a text or a list of texts"]),
-        ("\n  - files: in/**/*.jsonl\n    licence: MIT", " []", ["inputs: is an empty list; give at least one"]),
+        (
+            "files: in/**/*.jsonl",
+            "files: []",
+            ["inputs.0.files = []: should be a text or a list of texts with at least one entry"],
+        ),
+        ("files: in/**/*.jsonl", "files: [1, 2]", ["inputs.0.files = [1, 2]: should be a text or a list of texts"]),
+        (
+            "\n  - files: in/**/*.jsonl\n    licence: MIT",
+            " []",
+            ["inputs = []: should be a list of sections with at least one entry"],
+        ),
         ("\n  - files: in/**/*.jsonl\n    licence: MIT", " [5]", ["inputs.0 = 5: should be a section"]),
         ("{vocab_size: 8Ki}", "{vocab_size: 3B}", ["vocab_size = 3B", "at most 2,147,483,647"]),
-        ("{heldout: 0.05}", "0.05", ["splits = 0.05: should be a mapping of names to shares"]),
+        ("{heldout: 0.05}", "0.05", ["splits = 0.05: should be a mapping of names to numbers"]),
         ("output: out\n", "", ["output", "required and missing"]),
     ],
 )
@@ -97,7 +110,13 @@ def test_inputs_are_found_relative_to_the_recipe_in_order(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [("none/*.jsonl", "no such file"), ("[a.jsonl, '*.jsonl']", "named twice"), ("a.csv", "is none of .jsonl")],
+    [
+        ("none/*.jsonl", "no such file"),
+        ("[a.jsonl, '*.jsonl']", "named twice"),
+        ("a.csv", "is none of .jsonl"),
+        ("a**b.jsonl", r"a\*\*b.jsonl': is no pattern"),
+        ("'./'", "is no pattern"),
+    ],
 )
 def test_inputs_that_cannot_be_used(tmp_path, files, message):
     (tmp_path / "a.jsonl").write_text("")

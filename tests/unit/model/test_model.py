@@ -68,6 +68,19 @@ def test_loss_equals_a_loop_over_documents(name, options, init, make_batch, naiv
     np.testing.assert_allclose(total, nll.sum() + extra, rtol=1e-5)
 
 
+def test_a_row_without_weight_adds_nothing_though_its_loss_is_nan(options, init, make_batch):
+    config, batch = options["dense"], make_batch(ROWS, LENGTH)
+    model = Model(config, scan_unroll=1)
+    loss = jax.jit(model.loss)
+    unknown = np.where(np.asarray(batch["weights"]) == 0, 10**6, batch["targets"]).astype(np.int32)
+    params = init(model)
+    total, aux = loss(params, batch, expert_bias=model.expert_bias())
+    total_unknown, aux_unknown = loss(params, {**batch, "targets": unknown}, expert_bias=model.expert_bias())
+    np.testing.assert_array_equal(total, total_unknown)
+    for name in ("nll_B", "z_sum"):
+        np.testing.assert_array_equal(getattr(aux, name), getattr(aux_unknown, name))
+
+
 def test_logits_equal_a_loop_over_documents(options, init, make_batch, naive_logits):
     config, batch = options["dense"], make_batch(ROWS, LENGTH)
     model = Model(config, scan_unroll=1)

@@ -42,6 +42,7 @@ def broken():
 
 seen["turns"] = [group.exchange(f"{rank}{turn}") for turn in range(4)]
 seen["from_main"] = group.from_main(str(rank))
+seen["text"] = group.text_from_main(lambda: f"text of {rank}")
 seen["result"] = group.on_main(lambda: "done")
 seen["busy"] = failure(group.on_main, busy)
 seen["broken"] = failure(group.on_main, broken)
@@ -74,6 +75,7 @@ def test_two_processes_agree_and_fail_together():
     for seen in (first, second):
         assert seen["turns"] == [[f"0{turn}", f"1{turn}"] for turn in range(4)]
         assert seen["from_main"] == "0"
+        assert seen["text"] == "text of 0"
     assert (first["result"], second["result"]) == ("done", None)
 
     assert first["busy"] == first["busy_checkpoint"] == ["BusyError", "taken", ExitCode.BUSY]
@@ -86,7 +88,8 @@ def test_two_processes_agree_and_fail_together():
     assert second["agree"] == ["UserError", "full", ExitCode.USAGE]
     assert (first["agree_checkpoint"][0], second["agree_checkpoint"][0]) == ("CheckpointError", "CheckpointError")
 
-    assert (first["late"][0], first["late_checkpoint"][0]) == ("UserError", "CheckpointError")
+    assert (first["late"][0], first["late"][2]) == ("UserError", ExitCode.FAILED)
+    assert (first["late_checkpoint"][0], first["late_checkpoint"][2]) == ("CheckpointError", ExitCode.CHECKPOINT)
     assert "process 1 did not answer within 0 s while one was late" in first["late"][1]
 
 
