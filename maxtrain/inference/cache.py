@@ -27,7 +27,7 @@ def make_cache(model: Model, batch: int, num_slots: int, dtype: jnp.dtype | None
         For each kind of layer, `key` and `value` [layers of that kind, batch, num_slots, kv heads, head dim], zeros.
     """
     config: ModelConfig = model.config
-    dtype = model.context.compute_dtype if dtype is None else dtype
+    dtype = model.runtime.compute_dtype if dtype is None else dtype
 
     def zeros(num_layers: int) -> jnp.ndarray:
         return jnp.zeros((num_layers, batch, num_slots, config.kv_heads, config.dim_per_head), dtype)

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtrain.config.schema import ModelConfig
-from maxtrain.model.context import Context
 from maxtrain.model.kernels.attention import attention
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import parameter
 from maxtrain.model.rope import Rotation, rotate
+from maxtrain.model.runtime import Runtime
 from maxtrain.parallel.dispatch import sharded_attention
 
 LayerCache = dict[str, jax.Array]
@@ -27,10 +27,10 @@ LayerCache = dict[str, jax.Array]
 class GroupedQueryAttention(nnx.Module):
     """Causal attention of one layer, with optional per-head QK-norm and output gate."""
 
-    def __init__(self, config: ModelConfig, context: Context, output_std: float) -> None:
+    def __init__(self, config: ModelConfig, runtime: Runtime, output_std: float) -> None:
         width, heads, kv_heads, head_dim = config.d_model, config.num_heads, config.kv_heads, config.dim_per_head
         std = config.init_std
-        self.context = context
+        self.runtime = runtime
         self.query = parameter((width, heads, head_dim), ("embed", "heads", "head_dim"), std=std, num_input_dims=1)
         self.key = parameter((width, kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), std=std, num_input_dims=1)
         self.value = parameter(
@@ -55,10 +55,10 @@ class GroupedQueryAttention(nnx.Module):
             attention,
             window=window,
             scale=self.scale,
-            compute_dtype=self.context.compute_dtype,
-            implementation=self.context.implementation,
+            compute_dtype=self.runtime.compute_dtype,
+            implementation=self.runtime.implementation,
         )
-        out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.context.mesh, compute=compute)
+        out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.runtime.mesh, compute=compute)
         return self._project_output(x_BTD, out_BTNH)
 
     def decode(
@@ -92,16 +92,16 @@ class GroupedQueryAttention(nnx.Module):
         return self._project_output(x_BTD, out_BTNH), cache
 
     def _project_inputs(self, x_BTD: jax.Array, rotation: Rotation) -> tuple[jax.Array, jax.Array, jax.Array]:
-        context = self.context
+        runtime = self.runtime
 
         def heads(weight: nnx.Param, axis: str, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
-            gathered = context.constrain(weight[...], "embed", axis, "head_dim")
-            x_BTNH = project(x_BTD, gathered, 1, context.compute_dtype)
+            gathered = runtime.constrain(weight[...], "embed", axis, "head_dim")
+            x_BTNH = project(x_BTD, gathered, 1, runtime.compute_dtype)
             if norm is not None:
                 x_BTNH = norm(x_BTNH).astype(x_BTNH.dtype)
             if turn:
                 x_BTNH = rotate(x_BTNH, rotation)
-            return checkpoint_name(context.constrain(x_BTNH, "batch", "sequence", axis, "head_dim"), name)
+            return checkpoint_name(runtime.constrain(x_BTNH, "batch", "sequence", axis, "head_dim"), name)
 
         return (
             heads(self.query, "heads", "query", self.query_norm, turn=True),
@@ -110,12 +110,12 @@ class GroupedQueryAttention(nnx.Module):
         )
 
     def _project_output(self, x_BTD: jax.Array, out_BTNH: jax.Array) -> jax.Array:
-        context = self.context
+        runtime = self.runtime
         if self.gate is not None:
-            logits_BTN = project(x_BTD, context.constrain(self.gate[...], "embed", "heads"), 1, context.compute_dtype)
+            logits_BTN = project(x_BTD, runtime.constrain(self.gate[...], "embed", "heads"), 1, runtime.compute_dtype)
             out_BTNH = out_BTNH * jax.nn.sigmoid(logits_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
-        output = context.constrain(self.output[...], "heads", "head_dim", "embed")
-        return project(out_BTNH.astype(x_BTD.dtype), output, 2, context.compute_dtype)
+        output = runtime.constrain(self.output[...], "heads", "head_dim", "embed")
+        return project(out_BTNH.astype(x_BTD.dtype), output, 2, runtime.compute_dtype)
 
 
 def _attend_to_cache(q_BTNH: jax.Array, cache: LayerCache, visible_BTS: jax.Array, scale: float) -> jax.Array:

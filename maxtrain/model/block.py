@@ -10,21 +10,21 @@ from jax.ad_checkpoint import checkpoint_name
 
 from maxtrain.config.schema import ModelConfig
 from maxtrain.model.attention import GroupedQueryAttention, LayerCache
-from maxtrain.model.context import Context
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.moe import MixtureOfExperts
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.random_bits import Key, fold, key_words, uniform
 from maxtrain.model.rope import Rotation
 from maxtrain.model.routing import RouterStats
+from maxtrain.model.runtime import Runtime
 
 Kind = Literal["dense", "moe"]
 
 _ATTENTION_DROPOUT, _FEED_FORWARD_DROPOUT = 0, 1
 
 
-class Batch(NamedTuple):
-    """What every layer reads of the batch."""
+class Shared(NamedTuple):
+    """What every layer reads of the batch, beside the residual stream."""
 
     rotation: Rotation
     valid_BT: jax.Array
@@ -48,60 +48,60 @@ class Layer(NamedTuple):
 class Block(nnx.Module):
     """A layer."""
 
-    def __init__(self, config: ModelConfig, context: Context, kind: Kind) -> None:
+    def __init__(self, config: ModelConfig, runtime: Runtime, kind: Kind) -> None:
         output_std = config.init_std
         if config.depth_scaled_init:
             output_std /= math.sqrt(2 * config.num_layers)
         self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.attention = GroupedQueryAttention(config, context, output_std)
+        self.attention = GroupedQueryAttention(config, runtime, output_std)
         self.feed_forward_norm = RMSNorm(config.d_model, config.norm_eps)
         self.feed_forward = (
-            MixtureOfExperts(config, context, output_std)
+            MixtureOfExperts(config, runtime, output_std)
             if kind == "moe"
-            else FeedForward(config, context, config.d_ff, output_std)
+            else FeedForward(config, runtime, config.d_ff, output_std)
         )
-        self.context = context
+        self.runtime = runtime
         self.dropout = config.dropout
 
     def __call__(
-        self, x_BTD: jax.Array, batch: Batch, layer: Layer, window: int | None
+        self, x_BTD: jax.Array, shared: Shared, layer: Layer, window: int | None
     ) -> tuple[jax.Array, RouterStats | None]:
         """Returns the residual stream after the layer, and the router's statistics where there are any."""
         normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
-        y_BTD = self.attention(normed_BTD, batch.segment_ids_BT, batch.rotation, window)
+        y_BTD = self.attention(normed_BTD, shared.segment_ids_BT, shared.rotation, window)
         y_BTD = checkpoint_name(y_BTD, "attention_output")
-        x_BTD = self._add(x_BTD, y_BTD, batch, layer, _ATTENTION_DROPOUT)
-        return self._feed_forward(x_BTD, batch, layer)
+        x_BTD = self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT)
+        return self._feed_forward(x_BTD, shared, layer)
 
     def decode(
         self,
         x_BTD: jax.Array,
         positions_BT: jax.Array,
-        batch: Batch,
+        shared: Shared,
         layer: Layer,
         window: int | None,
         cache: LayerCache,
     ) -> tuple[jax.Array, LayerCache]:
         """The same with attention to a cache."""
         normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
-        y_BTD, cache = self.attention.decode(normed_BTD, positions_BT, batch.rotation, window, cache)
-        x_BTD, _ = self._feed_forward(self._add(x_BTD, y_BTD, batch, layer, _ATTENTION_DROPOUT), batch, layer)
+        y_BTD, cache = self.attention.decode(normed_BTD, positions_BT, shared.rotation, window, cache)
+        x_BTD, _ = self._feed_forward(self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT), shared, layer)
         return x_BTD, cache
 
-    def _feed_forward(self, x_BTD: jax.Array, batch: Batch, layer: Layer) -> tuple[jax.Array, RouterStats | None]:
+    def _feed_forward(self, x_BTD: jax.Array, shared: Shared, layer: Layer) -> tuple[jax.Array, RouterStats | None]:
         normed_BTD = self.feed_forward_norm(x_BTD)
         stats = None
         if isinstance(self.feed_forward, MixtureOfExperts):
-            y_BTD, stats = self.feed_forward(normed_BTD, layer.expert_bias_E, batch.valid_BT, batch.weight_BT)
+            y_BTD, stats = self.feed_forward(normed_BTD, layer.expert_bias_E, shared.valid_BT, shared.weight_BT)
         else:
             y_BTD = self.feed_forward(normed_BTD.astype(x_BTD.dtype))
         y_BTD = checkpoint_name(y_BTD, "feed_forward_output")
-        return self._add(x_BTD, y_BTD, batch, layer, _FEED_FORWARD_DROPOUT), stats
+        return self._add(x_BTD, y_BTD, shared, layer, _FEED_FORWARD_DROPOUT), stats
 
-    def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, batch: Batch, layer: Layer, purpose: int) -> jax.Array:
-        if self.dropout and batch.row_keys_B is not None:
-            y_BTD = drop_out(y_BTD, batch.row_keys_B, layer.number, purpose, self.dropout)
-        return self.context.constrain(x_BTD + y_BTD, "batch", "sequence", "embed")
+    def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, shared: Shared, layer: Layer, purpose: int) -> jax.Array:
+        if self.dropout and shared.row_keys_B is not None:
+            y_BTD = drop_out(y_BTD, shared.row_keys_B, layer.number, purpose, self.dropout)
+        return self.runtime.constrain(x_BTD + y_BTD, "batch", "sequence", "embed")
 
 
 def drop_out(x_BTD: jax.Array, row_keys_B: jax.Array, layer: jax.Array, purpose: int, rate: float) -> jax.Array:

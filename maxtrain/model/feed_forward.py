@@ -6,23 +6,23 @@ import jax
 from flax import nnx
 
 from maxtrain.config.schema import ModelConfig
-from maxtrain.model.context import Context
 from maxtrain.model.kernels.feed_forward import feed_forward
 from maxtrain.model.parameters import parameter
+from maxtrain.model.runtime import Runtime
 from maxtrain.parallel.dispatch import sharded_feed_forward
 
 
 class FeedForward(nnx.Module):
     """Feed-forward of one layer; also all shared experts of a layer as one."""
 
-    def __init__(self, config: ModelConfig, context: Context, width: int, output_std: float) -> None:
+    def __init__(self, config: ModelConfig, runtime: Runtime, width: int, output_std: float) -> None:
         def inward() -> nnx.Param:
             return parameter((config.d_model, width), ("embed", "mlp"), std=config.init_std, num_input_dims=1)
 
         self.gate = None if config.activation == "relu2" else inward()
         self.up = inward()
         self.down = parameter((width, config.d_model), ("mlp", "embed"), std=output_std, num_input_dims=1)
-        self.context = context
+        self.runtime = runtime
         self.activation = config.activation
 
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
@@ -30,9 +30,9 @@ class FeedForward(nnx.Module):
         compute = partial(
             feed_forward,
             activation=self.activation,
-            compute_dtype=self.context.compute_dtype,
-            implementation=self.context.implementation,
+            compute_dtype=self.runtime.compute_dtype,
+            implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
-        y_BTD = sharded_feed_forward(x_BTD, gate, self.up[...], self.down[...], mesh=self.context.mesh, compute=compute)
+        y_BTD = sharded_feed_forward(x_BTD, gate, self.up[...], self.down[...], mesh=self.runtime.mesh, compute=compute)
         return y_BTD.astype(x_BTD.dtype)

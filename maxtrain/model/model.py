@@ -15,15 +15,15 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from maxtrain.config.schema import ModelConfig, PrecisionConfig, RematConfig
 from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
-from maxtrain.model.block import Batch, Block, Kind, Layer
-from maxtrain.model.context import Context, Implementation
+from maxtrain.model.block import Block, Kind, Layer, Shared
+from maxtrain.model.decoder import decode_stack, run_stack
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import ParameterSpec, Params, init_params, parameter, specs_of, to_tree
 from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
-from maxtrain.model.stack import scan_layers
+from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.dispatch import sharded_cross_entropy
 from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
 
@@ -93,7 +93,7 @@ class Model:
         self.config = config
         self.mesh = mesh
         self._precision = precision or PrecisionConfig()
-        self.context = Context.create(self._precision, kernels, mesh)
+        self.runtime = Runtime.create(self._precision, kernels, mesh)
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
         self.layers_of: dict[Kind, list[int]] = {}
@@ -103,7 +103,7 @@ class Model:
         self._graphs: dict[Kind, nnx.GraphDef[Block]] = {}
         specs = specs_of(nnx.state(VocabularyTable(config)), "embedding")
         for kind, chosen in self.layers_of.items():
-            self._graphs[kind], state = nnx.split(Block(config, self.context, kind))
+            self._graphs[kind], state = nnx.split(Block(config, self.runtime, kind))
             specs += specs_of(state, f"layers/{kind}", len(chosen))
         self._final_norm, state = nnx.split(RMSNorm(config.d_model, config.norm_eps))
         specs += specs_of(state, "final_norm")
@@ -123,7 +123,7 @@ class Model:
             precision=self._precision,
             remat=self._remat,
             scan_unroll=self._unroll,
-            kernels=self.context.implementation,
+            kernels=self.runtime.implementation,
             mesh=self.mesh,
         )
 
@@ -178,9 +178,9 @@ class Model:
             Σ weight × (nll + z_weight × logsumexp²) + balance_weight × balance_sum + moe.z_weight × router_z_sum, and
             the parts.
         """
-        config, context = self.config, self.context
+        config, runtime = self.config, self.runtime
         weights_BT = batch["weights"].astype(jnp.float32)
-        shared = Batch(
+        shared = Shared(
             rotation=make_rotation(batch["positions"], config.dim_per_head, config.rope),
             valid_BT=batch["segment_ids"] > 0,
             segment_ids_BT=batch["segment_ids"],
@@ -197,8 +197,8 @@ class Model:
             compute=partial(
                 cross_entropy,
                 z_weight=config.z_weight,
-                compute_dtype=context.compute_dtype,
-                implementation=context.implementation,
+                compute_dtype=runtime.compute_dtype,
+                implementation=runtime.implementation,
             ),
         )
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
@@ -239,7 +239,7 @@ class Model:
         """
         segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
-        shared = Batch(
+        shared = Shared(
             rotation=make_rotation(positions, self.config.dim_per_head, self.config.rope),
             valid_BT=segment_ids > 0,
             segment_ids_BT=segment_ids,
@@ -273,7 +273,7 @@ class Model:
             float32 [B, T, V], and the new cache.
         """
         config = self.config
-        shared = Batch(
+        shared = Shared(
             rotation=make_rotation(positions_BT, config.dim_per_head, config.rope),
             valid_BT=positions_BT >= 0,
             segment_ids_BT=None,
@@ -282,17 +282,18 @@ class Model:
         )
         x_BTD = self._embed(params, tokens_BT)
         new_cache: Cache = {}
-        for kind in self.layers_of:
-
-            def step(
-                window: int | None, x: jax.Array, slices: tuple[Params, Layer, LayerCache], kind: Kind = kind
-            ) -> tuple[jax.Array, LayerCache]:
-                layer_params, layer, layer_cache = slices
-                block = nnx.merge(self._graphs[kind], layer_params)
-                return block.decode(x, positions_BT, shared, layer, window, layer_cache)
-
-            stacked = (params["layers"][kind], self._layers(kind, expert_bias), cache[kind])
-            x_BTD, new_cache[kind] = scan_layers(step, x_BTD, stacked, self._windows(kind), unroll=self._unroll)
+        for kind, graph in self._graphs.items():
+            x_BTD, new_cache[kind] = decode_stack(
+                graph,
+                params["layers"][kind],
+                self._layers(kind, expert_bias),
+                x_BTD,
+                positions_BT,
+                shared,
+                cache[kind],
+                windows=self._windows(kind),
+                unroll=self._unroll,
+            )
         return self._unembed(params, x_BTD), new_cache
 
     def _windows(self, kind: Kind) -> list[int | None]:
@@ -303,37 +304,36 @@ class Model:
         return Layer(numbers, expert_bias if kind == "moe" else jnp.zeros((len(numbers), 0), jnp.float32))
 
     def _run_layers(
-        self, params: Params, x_BTD: jax.Array, shared: Batch, expert_bias: jax.Array
+        self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array
     ) -> tuple[jax.Array, RouterStats | None]:
         """All layers; the statistics are stacked over the mixture-of-experts layers."""
         stats = None
-        for kind in self.layers_of:
-
-            def step(
-                window: int | None, x: jax.Array, slices: tuple[Params, Layer], kind: Kind = kind
-            ) -> tuple[jax.Array, RouterStats | None]:
-                layer_params, layer = slices
-                return nnx.merge(self._graphs[kind], layer_params)(x, shared, layer, window)
-
-            stacked = (params["layers"][kind], self._layers(kind, expert_bias))
-            x_BTD, stats = scan_layers(
-                step, x_BTD, stacked, self._windows(kind), unroll=self._unroll, remat=self._remat.policy
+        for kind, graph in self._graphs.items():
+            x_BTD, stats = run_stack(
+                graph,
+                params["layers"][kind],
+                self._layers(kind, expert_bias),
+                x_BTD,
+                shared,
+                windows=self._windows(kind),
+                unroll=self._unroll,
+                remat=self._remat.policy,
             )
         return x_BTD, stats
 
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
-        table_VD = self.context.constrain(params["embedding"]["weight"], "vocab", "embed")
-        x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.context.activation_dtype)
-        return self.context.constrain(x_BTD, "batch", "sequence", "embed")
+        table_VD = self.runtime.constrain(params["embedding"]["weight"], "vocab", "embed")
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.runtime.activation_dtype)
+        return self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
 
     def _normalize(self, params: Params, x_BTD: jax.Array) -> jax.Array:
         norm = nnx.merge(self._final_norm, params["final_norm"])
-        return norm(x_BTD).astype(self.context.activation_dtype)
+        return norm(x_BTD).astype(self.runtime.activation_dtype)
 
     def _output_table(self, params: Params) -> jax.Array:
         return params["embedding" if self.config.tie_embeddings else "output"]["weight"]
 
     def _unembed(self, params: Params, x_BTD: jax.Array) -> jax.Array:
-        table_VD = self.context.constrain(self._output_table(params), "vocab", "embed")
+        table_VD = self.runtime.constrain(self._output_table(params), "vocab", "embed")
         normed_BTD = self._normalize(params, x_BTD).astype(jnp.float32)
-        return project(normed_BTD, table_VD.T, 1, self.context.compute_dtype)
+        return project(normed_BTD, table_VD.T, 1, self.runtime.compute_dtype)

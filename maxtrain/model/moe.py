@@ -8,7 +8,6 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from maxtrain.config.schema import ModelConfig, MoeConfig
-from maxtrain.model.context import Context
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.kernels.experts import experts
 from maxtrain.model.parameters import parameter
@@ -20,6 +19,7 @@ from maxtrain.model.routing import (
     limit_capacity,
     router_stats,
 )
+from maxtrain.model.runtime import Runtime
 from maxtrain.parallel.dispatch import sharded_experts
 
 
@@ -37,7 +37,7 @@ class Router(nnx.Module):
 class Experts(nnx.Module):
     """The routed experts of one layer."""
 
-    def __init__(self, config: ModelConfig, moe: MoeConfig, context: Context, output_std: float) -> None:
+    def __init__(self, config: ModelConfig, moe: MoeConfig, runtime: Runtime, output_std: float) -> None:
         def inward() -> nnx.Param:
             return parameter(
                 (moe.num_experts, config.d_model, moe.d_expert),
@@ -56,7 +56,7 @@ class Experts(nnx.Module):
             num_batch_dims=1,
             num_input_dims=1,
         )
-        self.context = context
+        self.runtime = runtime
         self.activation = config.activation
 
     def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
@@ -64,8 +64,8 @@ class Experts(nnx.Module):
         compute = partial(
             experts,
             activation=self.activation,
-            compute_dtype=self.context.compute_dtype,
-            implementation=self.context.implementation,
+            compute_dtype=self.runtime.compute_dtype,
+            implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
         y_BTD = sharded_experts(
@@ -75,7 +75,7 @@ class Experts(nnx.Module):
             gate,
             self.up[...],
             self.down[...],
-            mesh=self.context.mesh,
+            mesh=self.runtime.mesh,
             compute=compute,
         )
         return y_BTD.astype(x_BTD.dtype)
@@ -84,14 +84,14 @@ class Experts(nnx.Module):
 class MixtureOfExperts(nnx.Module):
     """Router, routed experts, and shared experts as one wide feed-forward."""
 
-    def __init__(self, config: ModelConfig, context: Context, output_std: float) -> None:
+    def __init__(self, config: ModelConfig, runtime: Runtime, output_std: float) -> None:
         assert config.moe is not None
         moe = config.moe
         self.router = Router(config.d_model, moe.num_experts, config.init_std)
-        self.experts = Experts(config, moe, context, output_std)
+        self.experts = Experts(config, moe, runtime, output_std)
         shared_width = moe.num_shared * (moe.d_shared or moe.d_expert)
-        self.shared = FeedForward(config, context, shared_width, output_std) if shared_width else None
-        self.context = context
+        self.shared = FeedForward(config, runtime, shared_width, output_std) if shared_width else None
+        self.runtime = runtime
         self.config = moe
 
     def __call__(
@@ -123,7 +123,7 @@ class MixtureOfExperts(nnx.Module):
                 logits_BTE, routing, dropped, config=self.config, valid_BT=valid_BT, weight_BT=weight_BT
             )
             routing = kept
-        x_BTD = x_BTD.astype(self.context.activation_dtype)
+        x_BTD = x_BTD.astype(self.runtime.activation_dtype)
         y_BTD = self.experts(x_BTD, routing)
         if self.shared is not None:
             y_BTD = y_BTD + self.shared(x_BTD)

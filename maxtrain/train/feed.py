@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.loader import Loader
 from maxtrain.loader.prefetch import prefetch_items
 from maxtrain.parallel.mesh import local_rows, make_global
+from maxtrain.parallel.rules import ACTIVATION_RULES, to_partition_spec
 
 
 class BatchFeeder:
@@ -35,7 +36,7 @@ class BatchFeeder:
 
         def put(rows: np.ndarray) -> jax.Array:
             local = rows.reshape(num_micro, -1, *rows.shape[1:])
-            spec = PartitionSpec(None, BATCH_AXES, *(None,) * (rows.ndim - 1))
+            spec = to_partition_spec((None, "batch", "sequence")[: local.ndim], ACTIVATION_RULES)
             return make_global(self._mesh, spec, local, (num_micro, self.micro_rows, *rows.shape[1:]))
 
         return {name: put(rows) for name, rows in batch.items()}

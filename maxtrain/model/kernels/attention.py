@@ -75,18 +75,24 @@ def attention(
     """
     B, T, N, H = q_BTNH.shape
     K = k_BTKH.shape[2]
-    q_BKGTH = (q_BTNH * scale).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    q_BKGTH = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
     k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
     if implementation == "reference":
-        out = _reference(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)
+        out = _reference(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, scale, compute_dtype)
         out = checkpoint_name(out, KEPT_NAMES[0])
     else:
-        out = _blocked(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)
+        out = _blocked(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, scale, compute_dtype)
     return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H).astype(q_BTNH.dtype)
 
 
 def _reference(
-    q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
+    q_BKGTH: Array,
+    k_BKTH: Array,
+    v_BKTH: Array,
+    segment_ids_BT: Array | None,
+    window: int | None,
+    scale: float,
+    compute_dtype: Any,
 ) -> Array:
     position = jnp.arange(k_BKTH.shape[2])
     seen = position[:, None] >= position[None, :]
@@ -96,7 +102,7 @@ def _reference(
     if segment_ids_BT is not None:
         seen = seen & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]) & (segment_ids_BT[:, :, None] > 0)
     seen = seen[:, None, None]
-    scores = product("BKGTH,BKSH->BKGTS", q_BKGTH, k_BKTH, compute_dtype)
+    scores = product("BKGTH,BKSH->BKGTS", q_BKGTH, k_BKTH, compute_dtype) * scale
     weights = jax.nn.softmax(jnp.where(seen, scores, _MASKED), axis=-1)
     return product("BKGTS,BKSH->BKGTH", jnp.where(seen, weights, 0.0), v_BKTH, compute_dtype)
 
@@ -136,6 +142,7 @@ class Local(NamedTuple):
     """How a row is worked through."""
 
     window: int | None
+    scale: float
     compute_dtype: Any
     queries: int
 
@@ -143,7 +150,7 @@ class Local(NamedTuple):
 def _scores(row: Row, qT_HQ: Array, start: Array | int, span: Span, local: Local) -> Array:
     """Scores of a block, keys first: products and reductions then run along memory. Masked ones are _MASKED."""
     k_SH = row.k_TH[span.first : span.stop]
-    scores_SQ = product("SH,HQ->SQ", k_SH, qT_HQ, local.compute_dtype)
+    scores_SQ = product("SH,HQ->SQ", k_SH, qT_HQ, local.compute_dtype) * local.scale
     heads = row.q_GTH.shape[0]
     # Positions counted in place: a table of them would be read from memory for every score.
     query_Q = start + lax.rem(lax.broadcasted_iota(jnp.int32, (1, heads * span.queries), 1), span.queries)
@@ -215,6 +222,7 @@ def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, lo
             lax.dynamic_update_slice_in_dim(dk_TH, dk_TH[seen] + dk_SH, span.first, axis=0),
             lax.dynamic_update_slice_in_dim(dv_TH, dv_TH[seen] + dv_SH, span.first, axis=0),
         )
+        dq_HQ *= local.scale
         return sums, transpose_of_product(dq_HQ).reshape(row.q_GTH.shape[0], span.queries, -1).astype(row.q_GTH.dtype)
 
     zero_TH = jnp.zeros(row.k_TH.shape, jnp.float32)
@@ -227,7 +235,8 @@ def _backward_row(row: Row, out_GTH: Array, log_z_GT: Array, dout_GTH: Array, lo
             sums, dq_GQH = lax.scan(partial(block, span=span), sums, starts)
             dq_GQH = jnp.moveaxis(dq_GQH, 0, 1).reshape(row.q_GTH.shape[0], span.stop - span.start, -1)
         parts.append(dq_GQH)
-    return jnp.concatenate(parts, axis=1), sums[0].astype(row.k_TH.dtype), sums[1].astype(row.v_TH.dtype)
+    dk_TH, dv_TH = sums[0] * local.scale, sums[1]
+    return jnp.concatenate(parts, axis=1), dk_TH.astype(row.k_TH.dtype), dv_TH.astype(row.v_TH.dtype)
 
 
 def _over_rows(function: Callable[..., Any], how: How, arrays: Any, segment_ids_BT: Array | None) -> Any:
@@ -248,18 +257,30 @@ def _vmap(function: Callable[..., Any], items: Any) -> Any:
     return jax.vmap(function)(items)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def _blocked(
-    q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
+    q_BKGTH: Array,
+    k_BKTH: Array,
+    v_BKTH: Array,
+    segment_ids_BT: Array | None,
+    window: int | None,
+    scale: float,
+    compute_dtype: Any,
 ) -> Array:
-    return _blocked_forward(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, compute_dtype)[0]
+    return _blocked_forward(q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, window, scale, compute_dtype)[0]
 
 
 def _blocked_forward(
-    q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, segment_ids_BT: Array | None, window: int | None, compute_dtype: Any
+    q_BKGTH: Array,
+    k_BKTH: Array,
+    v_BKTH: Array,
+    segment_ids_BT: Array | None,
+    window: int | None,
+    scale: float,
+    compute_dtype: Any,
 ) -> tuple[Array, Kept]:
     def run(how: How, q: Array, k: Array, v: Array, ids: Array | None) -> Pair:
-        local = Local(window, compute_dtype, how.queries)
+        local = Local(window, scale, compute_dtype, how.queries)
         return _over_rows(lambda qkv, ids: _forward_row(Row(qkv[0], qkv[1], qkv[2], ids), local), how, (q, k, v), ids)
 
     out, log_z = per_platform(run, ON_CPU, DEFAULT, q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT)
@@ -268,12 +289,12 @@ def _blocked_forward(
 
 
 def _blocked_backward(
-    window: int | None, compute_dtype: Any, kept: Kept, dout_BKGTH: Array
+    window: int | None, scale: float, compute_dtype: Any, kept: Kept, dout_BKGTH: Array
 ) -> tuple[Array, Array, Array, None]:
     q_BKGTH, k_BKTH, v_BKTH, segment_ids_BT, out, log_z = kept
 
     def run(how: How, arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
-        local = Local(window, compute_dtype, how.queries)
+        local = Local(window, scale, compute_dtype, how.queries)
 
         def one_row(arrays: tuple[Array, ...], ids: Array | None) -> Gradients:
             q, k, v, out, log_z, dout = arrays

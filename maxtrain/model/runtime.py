@@ -15,7 +15,7 @@ Implementation = Literal["auto", "reference"]
 
 
 @dataclass(frozen=True)
-class Context:
+class Runtime:
     """Static surroundings of a module."""
 
     compute_dtype: jnp.dtype
@@ -26,7 +26,7 @@ class Context:
     mesh: Mesh | None
 
     @classmethod
-    def create(cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None) -> "Context":
+    def create(cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None) -> "Runtime":
         """From the config's section."""
         return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh)
 
