@@ -13,12 +13,12 @@ from maxtrain.core.errors import DataError
 _READ_BYTES = 2**18
 
 
-def iterate_lines(path: str | Path, on_read: Callable[[int], Any] | None = None) -> Iterator[bytes]:
+def iterate_lines(path: str | Path, on_read: Callable[[bytes], Any] | None = None) -> Iterator[bytes]:
     r"""Lines of a local file without their `\n`; `.gz` and `.zst` are decompressed.
 
     Args:
         path: file to read.
-        on_read: called with the number of (compressed) bytes of each piece read, for a progress bar.
+        on_read: called with each (compressed) piece of the file as it was read, to count or hash it.
 
     Raises:
         DataError: compressed data is damaged or ends early.
@@ -45,14 +45,14 @@ def _new_decompressor(path: Path) -> Any:
     )
 
 
-def _decompressed(path: Path, on_read: Callable[[int], Any] | None) -> Iterator[bytes]:
+def _decompressed(path: Path, on_read: Callable[[bytes], Any] | None) -> Iterator[bytes]:
     """Decompressed pieces; several frames or members in a row are one stream."""
     plain = path.suffix not in (".gz", ".zst")
     stream: Any = None
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             if on_read is not None:
-                on_read(len(data))
+                on_read(data)
             if plain:
                 yield data
                 continue

@@ -22,14 +22,13 @@ exit codes: 0 done (or up to date), 1 a file cannot be read or written, 2 wrong 
 
 # What the commands need is imported in them, so that --help and a wrong command line answer at once.
 def _build(arguments: argparse.Namespace) -> int:
-    from maxtrain.corpus.build import QUARANTINE, build
+    from maxtrain.corpus.build import build
     from maxtrain.corpus.recipe import load_recipe
     from maxtrain.corpus.summary import summarise
-    from maxtrain.dataset import Dataset
+    from maxtrain.dataset import QUARANTINE, Dataset
 
     path = Path(arguments.recipe)
-    output = Path(arguments.output) if arguments.output else None
-    built = build(load_recipe(path), path.parent, output=output, force=arguments.force)
+    built = build(load_recipe(path), path.parent, output=arguments.output, force=arguments.force)
     if arguments.json:
         print(json.dumps(summarise(Dataset.open(str(built.output), verify="none"))))
         return 0

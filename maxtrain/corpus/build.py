@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from tqdm import tqdm
 from maxtrain import __version__
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
-from maxtrain.corpus.inputs import find_inputs
-from maxtrain.corpus.recipe import FilterConfig, InputConfig, Recipe
+from maxtrain.corpus.inputs import InputFile, find_inputs
+from maxtrain.corpus.recipe import FilterConfig, Recipe
 from maxtrain.corpus.records import BadLine, RawRecord, read_records
 from maxtrain.dataset import (
-    MANIFEST,
+    QUARANTINE,
     TRAIN_SPLIT,
     Dataset,
     DatasetWriter,
@@ -28,13 +28,14 @@ from maxtrain.dataset import (
     RuleCounts,
     TokenizerRecord,
     document_id,
-    is_occupied,
+    holds_dataset,
     read_manifest,
 )
 from maxtrain.tokenizer import Tokenizer, train_tokenizer
 
-QUARANTINE = "quarantine.jsonl"
-"""File of the dataset that tells the place and reason of every line that is no usable record."""
+BUILD_VERSION = 1
+"""Raise it with every change by which the same recipe and inputs give other documents, tokens, splits or quarantined
+lines, so that no dataset built before is taken for up to date."""
 _BATCH_CHARACTERS = 2**20
 
 
@@ -71,7 +72,7 @@ class Reading:
     def __init__(
         self,
         recipe: Recipe,
-        inputs: list[tuple[str, Path, InputConfig]],
+        inputs: Sequence[InputFile],
         on_bad: Callable[[BadLine], Any] | None = None,
     ) -> None:
         self._recipe = recipe
@@ -85,12 +86,12 @@ class Reading:
         """Records that stay, in the order of files and lines.
 
         Raises:
-            DataError: at the end, where none did.
+            DataError: a file has changed; at the end, where no record stays.
         """
-        total = sum(path.stat().st_size for _, path, _ in self._inputs)
+        total = sum(file.path.stat().st_size for file in self._inputs)
         with tqdm(total=total, desc=title, unit="B", unit_scale=True, delay=1, leave=False) as bar:
-            for name, path, entry in self._inputs:
-                for record in read_records(name, path, entry, bar.update):
+            for file in self._inputs:
+                for record in _unchanged_records(file, bar):
                     if isinstance(record, BadLine):
                         self._dropped["read"][record.reason] += 1
                         self._first_bad = self._first_bad or record
@@ -114,7 +115,7 @@ class Reading:
         told = f"no document is left to write: {self._kept['read'] + self._dropped['read'].total():,} lines read"
         if not counts:
             more = f" and {len(self._inputs) - 1} more" if len(self._inputs) > 1 else ""
-            return DataError(f"{told}, {self._inputs[0][0]}{more}: empty; give inputs that hold records")
+            return DataError(f"{told}, {self._inputs[0].name}{more}: empty; give inputs that hold records")
         told += ", of them " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
         if bad := self._first_bad:
             told += f"; the first unusable line is {bad.input}:{bad.line} ({bad.detail})"
@@ -129,6 +130,23 @@ class Reading:
             name: RuleCounts(kept=self._kept[name], dropped=dict(sorted(reasons.items())))
             for name, reasons in self._dropped.items()
         }
+
+
+def _unchanged_records(file: InputFile, bar: tqdm) -> Iterator[RawRecord | BadLine]:
+    """What is in a file; the very bytes that are read must have the hash that the manifest will tell.
+
+    Raises:
+        DataError: at the end of the file, where they have another.
+    """
+    digest = hashlib.sha256()
+
+    def on_read(piece: bytes) -> None:
+        digest.update(piece)
+        bar.update(len(piece))
+
+    yield from read_records(file, on_read)
+    if digest.hexdigest() != file.sha256:
+        raise DataError(f"{file.path}: changed while it was read; build again when nothing writes it any more")
 
 
 def drop_reason(record: RawRecord, filters: FilterConfig) -> str | None:
@@ -148,7 +166,7 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={"output"})
 
 
-def _make_tokenizer(recipe: Recipe, inputs: list[tuple[str, Path, InputConfig]], folder: Path) -> Tokenizer:
+def _make_tokenizer(recipe: Recipe, folder: Path, inputs: Sequence[InputFile]) -> Tokenizer:
     if recipe.tokenizer.path is not None:
         return Tokenizer.load(files.join(folder, recipe.tokenizer.path))
     training = recipe.tokenizer.train
@@ -195,15 +213,14 @@ def _document(item: Item, tokens: list[int]) -> Document:
 
 
 def is_up_to_date(recipe: Recipe, inputs: list[InputRecord], output: Path, folder: Path) -> bool:
-    """Whether the output is whole and what this code would build from this recipe and these inputs again.
+    """Whether the dataset is whole and what this code would build from this recipe and these inputs again.
 
     Raises:
-        DataError: something else than a dataset is there, or a damaged one.
+        DataError: it is damaged or of another format.
     """
-    if not (output / MANIFEST).is_file():
-        raise DataError(f"{output}: holds something else than a dataset; choose another --output")
     manifest, _ = read_manifest(str(output))
-    if manifest.code_version != __version__ or manifest.recipe != resolved(recipe) or list(manifest.inputs) != inputs:
+    identity = (manifest.build_version, manifest.recipe, list(manifest.inputs))
+    if identity != (BUILD_VERSION, resolved(recipe), inputs):
         return False
     path = recipe.tokenizer.path
     if path is not None and Tokenizer.load(files.join(folder, path)).hash != manifest.tokenizer.sha256:
@@ -221,7 +238,7 @@ class Built:
     up_to_date: bool
 
 
-def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bool = False) -> Built:
+def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, force: bool = False) -> Built:
     """Build the dataset; the same recipe and inputs give the same bytes.
 
     Args:
@@ -231,16 +248,15 @@ def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bo
         force: replace an output that is another dataset.
 
     Raises:
-        DataError: the output is another dataset, nothing is left to write, or two records have one identity.
-        UserError: an input file is missing or of an unknown kind.
+        DataError: the output is another dataset or none, an input changes meanwhile, nothing is left to write, or two
+            records have one identity.
+        UserError: an input file is missing or of an unknown kind, or the output is no local path.
     """
-    target = output or Path(recipe.output)
+    target = files.local_path(output or recipe.output)
+    is_there = holds_dataset(target)
     found = find_inputs(recipe, folder)
-    inputs = [
-        InputRecord(file=name, sha256=files.sha256_file(path), licence=entry.licence)
-        for name, path, entry in tqdm(found, desc="hash inputs", unit="file", delay=1, leave=False)
-    ]
-    if is_occupied(target) and not force:
+    inputs = [InputRecord(file=file.name, sha256=file.sha256, licence=file.entry.licence) for file in found]
+    if is_there and not force:
         try:
             if is_up_to_date(recipe, inputs, target, folder):
                 return Built(target, read_manifest(str(target))[0], True)
@@ -250,7 +266,7 @@ def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bo
             f"{target}: exists and was built from another recipe, other inputs or by other code; "
             "replace it with --force or choose another --output"
         )
-    tokenizer = _make_tokenizer(recipe, found, folder)
+    tokenizer = _make_tokenizer(recipe, folder, found)
     if recipe.add_bos and tokenizer.bos_id is None:
         raise DataError("add_bos: the tokenizer has no bos id; leave add_bos out or use another tokenizer")
     record = TokenizerRecord(
@@ -263,12 +279,13 @@ def build(recipe: Recipe, folder: Path, *, output: Path | None = None, force: bo
     )
     with DatasetWriter(target, record, tokenizer.model, shard_tokens=recipe.shard_tokens, replace=force) as writer:
         rules = _fill(writer, recipe, found, tokenizer)
-        manifest = writer.finish(History(__version__, resolved(recipe), inputs, rules, recipe.splits))
+        history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, rules, recipe.splits)
+        manifest = writer.finish(history)
     return Built(target, manifest, False)
 
 
 def _fill(
-    writer: DatasetWriter, recipe: Recipe, inputs: list[tuple[str, Path, InputConfig]], tokenizer: Tokenizer
+    writer: DatasetWriter, recipe: Recipe, inputs: Sequence[InputFile], tokenizer: Tokenizer
 ) -> dict[str, RuleCounts]:
     """Give the writer every document that stays, and its directory the list of bad lines; returns the rules' counts."""
     path = writer.partial / QUARANTINE

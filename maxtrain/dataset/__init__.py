@@ -4,6 +4,7 @@ from maxtrain.dataset.filter import Filter
 from maxtrain.dataset.format import (
     FORMAT_VERSION,
     MANIFEST,
+    QUARANTINE,
     TRAIN_SPLIT,
     InputRecord,
     Manifest,
@@ -15,11 +16,12 @@ from maxtrain.dataset.format import (
 )
 from maxtrain.dataset.reader import Dataset, read_manifest
 from maxtrain.dataset.table import Coded, DocumentTable
-from maxtrain.dataset.writer import DatasetWriter, Document, History, is_occupied
+from maxtrain.dataset.writer import DatasetWriter, Document, History, holds_dataset
 
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
+    "QUARANTINE",
     "TRAIN_SPLIT",
     "Coded",
     "Dataset",
@@ -34,7 +36,7 @@ __all__ = [
     "TokenizerRecord",
     "Totals",
     "document_id",
-    "is_occupied",
+    "holds_dataset",
     "read_manifest",
     "token_dtype",
 ]

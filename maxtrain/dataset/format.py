@@ -1,7 +1,8 @@
 """The dataset's format on disk: identity of a document, manifest, columns of the document table.
 
-A dataset directory holds `manifest.json`, `documents.parquet`, `shards/00000.bin …` and `tokenizer.model`. Shards are
-flat little-endian token files, documents in `doc_id` order, each `bos? text eod`; a document lies in one shard.
+A dataset directory holds `manifest.json`, `documents.parquet`, `shards/00000.bin …`, `tokenizer.model` and, where
+lines of the inputs were no usable records, `quarantine.jsonl`. Shards are flat little-endian token files, documents in
+`doc_id` order, each `bos? text eod`; a document lies in one shard.
 """
 
 import hashlib
@@ -11,10 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.parquet"
 TOKENIZER = "tokenizer.model"
+QUARANTINE = "quarantine.jsonl"
 TRAIN_SPLIT = "train"
 
 TAGS = ("source", "lang", "category", "split")
@@ -73,6 +75,14 @@ class DocumentsRecord(Record):
     sha256: str
 
 
+class QuarantineRecord(Record):
+    """The list of input lines that are no usable record, each with its place and reason."""
+
+    file: str = QUARANTINE
+    num_bytes: int = Field(gt=0)
+    sha256: str
+
+
 class InputRecord(Record):
     """One input file."""
 
@@ -109,10 +119,14 @@ class Manifest(Record):
 
     format_version: int
     code_version: str
+    build_version: int
+    """Of the way from inputs to bytes: where it differs, the same recipe and inputs may give another dataset."""
     dtype: Literal["uint16", "uint32"]
     tokenizer: TokenizerRecord
     documents: DocumentsRecord
     shards: tuple[ShardRecord, ...] = Field(min_length=1)
+    quarantine: QuarantineRecord | None
+    """Null where every line is a record."""
     totals: Totals
     splits: dict[str, SplitRecord]
     licences: dict[str, Totals]

@@ -44,7 +44,9 @@ def read_manifest(location: str) -> tuple[Manifest, str]:
         raise DataError(f"{path}: damaged, not valid JSON ({error}); build the dataset again") from None
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
-        raise DataError(f"{path}: format version {version} where this code reads {FORMAT_VERSION}; build it again")
+        raise DataError(
+            f"{path}: format version {version} where this code reads {FORMAT_VERSION}; build the dataset again"
+        )
     if not content.get("shards") or not (content.get("documents") or {}).get("count"):
         raise DataError(f"{location}: the dataset is empty; build it from inputs that keep at least one document")
     try:

@@ -16,8 +16,8 @@ _CURE = "restore the file or build the dataset again"
 def verify_files(location: str, manifest: Manifest, *, full: bool, progress: bool) -> None:
     """Check the files of a dataset against its manifest.
 
-    The document table and the tokenizer are always hashed; shards when `full`, else only measured. `full` also holds
-    every token id against the vocabulary.
+    The document table and the tokenizer are always hashed; shards and the quarantine when `full`, else only measured.
+    `full` also holds every token id against the vocabulary.
 
     Raises:
         DataError: the first file that is missing, truncated, damaged or holds an id over the vocabulary.
@@ -30,6 +30,11 @@ def verify_files(location: str, manifest: Manifest, *, full: bool, progress: boo
             raise DataError(f"{path}: the {what} is missing; {_CURE}") from None
         if found != record.sha256:
             raise DataError(f"{path}: the {what} is damaged or not the dataset's own (hash differs); {_CURE}")
+    if (quarantine := manifest.quarantine) is not None:
+        path = files.join(location, quarantine.file)
+        _check_size(path, quarantine.num_bytes, "list of quarantined lines")
+        if full and files.sha256_file(path, quarantine.num_bytes) != quarantine.sha256:
+            raise _damaged(path)
     total = sum(shard.num_bytes for shard in manifest.shards)
     with tqdm(
         total=total, desc="verify", unit="B", unit_scale=True, delay=2, disable=not (progress and full), leave=False
@@ -45,11 +50,7 @@ def _verify_shard(location: str, manifest: Manifest, shard: ShardRecord, *, full
         raise DataError(
             f"{path}: the manifest's {shard.num_bytes} bytes are not its {shard.num_tokens} tokens; {_CURE}"
         )
-    try:
-        if not files.has_size(path, shard.num_bytes):
-            raise DataError(f"{path}: truncated or not the expected file (should be {shard.num_bytes} bytes); {_CURE}")
-    except FileNotFoundError:
-        raise DataError(f"{path}: the shard is missing; {_CURE}") from None
+    _check_size(path, shard.num_bytes, "shard")
     if not full:
         return
     digest, first = hashlib.sha256(), 0
@@ -68,7 +69,19 @@ def _verify_shard(location: str, manifest: Manifest, shard: ShardRecord, *, full
             f"{_CURE}"
         )
     if digest.hexdigest() != shard.sha256:
-        raise DataError(f"{path}: damaged (SHA-256 differs from the manifest); {_CURE}")
+        raise _damaged(path)
+
+
+def _check_size(path: str, num_bytes: int, what: str) -> None:
+    try:
+        if not files.has_size(path, num_bytes):
+            raise DataError(f"{path}: truncated or not the expected file (should be {num_bytes} bytes); {_CURE}")
+    except FileNotFoundError:
+        raise DataError(f"{path}: the {what} is missing; {_CURE}") from None
+
+
+def _damaged(path: str) -> DataError:
+    return DataError(f"{path}: damaged (SHA-256 differs from the manifest); {_CURE}")
 
 
 def verify_table(location: str, manifest: Manifest, table: DocumentTable) -> None:

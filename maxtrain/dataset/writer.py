@@ -26,11 +26,13 @@ from maxtrain.dataset.format import (
     DOCUMENTS,
     FORMAT_VERSION,
     MANIFEST,
+    QUARANTINE,
     TOKENIZER,
     TRAIN_SPLIT,
     DocumentsRecord,
     InputRecord,
     Manifest,
+    QuarantineRecord,
     RuleCounts,
     ShardRecord,
     SplitRecord,
@@ -71,6 +73,7 @@ class History:
     """How a dataset came to be; copied into its manifest."""
 
     code_version: str
+    build_version: int
     recipe: dict[str, Any]
     inputs: Sequence[InputRecord]
     rules: Mapping[str, RuleCounts]
@@ -134,7 +137,7 @@ class _Index:
             raise DataError(
                 f"{self.place(first)} and {self.place(second)}: two records with one identity "
                 f"(doc_id {self.doc_ids[16 * first : 16 * first + 16].hex()}; {len(same)} such in all); "
-                "give each record of a source its own id, or remove the repetition"
+                "give each record of a source its own id, name the sources apart, or remove the repetition"
             )
         return order
 
@@ -144,9 +147,17 @@ class _Index:
         return f"{names[codes[number]]}:{self.line[number]}"
 
 
-def is_occupied(output: Path) -> bool:
-    """Whether something other than an empty directory is there."""
-    return output.exists() and not (output.is_dir() and next(output.iterdir(), None) is None)
+def holds_dataset(output: Path) -> bool:
+    """Whether a dataset is there, damaged or not; False where there is nothing, or an empty directory.
+
+    Raises:
+        DataError: something else is there, which no dataset replaces.
+    """
+    if not output.exists() or (output.is_dir() and next(output.iterdir(), None) is None):
+        return False
+    if not (output / MANIFEST).is_file():
+        raise DataError(f"{output}: holds something else than a dataset; choose another output or move it away")
+    return True
 
 
 class DatasetWriter:
@@ -155,7 +166,7 @@ class DatasetWriter:
     Use it as a context manager: without `finish`, nothing is left behind.
 
     Attributes:
-        partial: the directory while it grows; a caller may add files to it.
+        partial: the directory while it grows; a caller may write the quarantine to it.
 
     Args:
         output: the dataset's directory.
@@ -179,11 +190,8 @@ class DatasetWriter:
         replace: bool = False,
     ) -> None:
         self.output = files.local_path(output).absolute()
-        if is_occupied(self.output):
-            if not replace:
-                raise DataError(f"{output}: exists; choose another output or replace it with --force")
-            if not (self.output / MANIFEST).is_file():
-                raise DataError(f"{output}: holds something else than a dataset, which is not replaced; move it away")
+        if holds_dataset(self.output) and not replace:
+            raise DataError(f"{output}: exists; choose another output or replace it with --force")
         self.tokenizer = tokenizer
         self.tokenizer_model = tokenizer_model
         self.shard_tokens = shard_tokens
@@ -257,10 +265,12 @@ class DatasetWriter:
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             code_version=history.code_version,
+            build_version=history.build_version,
             dtype="uint16" if self.dtype.itemsize == 2 else "uint32",
             tokenizer=self.tokenizer,
             documents=DocumentsRecord(count=len(order), sha256=files.sha256_file(self.partial / DOCUMENTS)),
             shards=tuple(shards),
+            quarantine=_quarantine_record(self.partial / QUARANTINE),
             totals=_totals(self._index, slice(None)),
             splits=_split_records(self._index, history.split_fractions),
             licences={name: _totals(self._index, mask) for name, mask in _groups(self._index, "licence")},
@@ -321,6 +331,12 @@ class DatasetWriter:
         files.fsync_directory(self.output.parent)
         if aside.exists():
             shutil.rmtree(aside)
+
+
+def _quarantine_record(path: Path) -> QuarantineRecord | None:
+    if not path.exists():
+        return None
+    return QuarantineRecord(num_bytes=files.size(path), sha256=files.sha256_file(path))
 
 
 def _shard_bounds(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:

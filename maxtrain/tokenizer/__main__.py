@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -11,6 +11,7 @@ from tqdm import tqdm
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, UserError, run_command
 from maxtrain.core.lines import iterate_lines
+from maxtrain.core.records import RecordError, parse_record, record_lines
 from maxtrain.tokenizer.tokenizer import Tokenizer
 from maxtrain.tokenizer.train import NUM_RESERVED, train_tokenizer
 
@@ -26,12 +27,12 @@ exit codes: 0 done, 1 a file cannot be read or written, 2 wrong command line, 3 
 """
 
 
-def read_texts(paths: Sequence[Path], skipped: list[str]) -> Iterator[str]:
+def read_texts(paths: Sequence[Path], skipped: dict[str, list[str]]) -> Iterator[str]:
     """Texts of .jsonl files (field `text`) and .txt files (one text each), .gz and .zst included.
 
     Args:
         paths: files, read in order.
-        skipped: receives the place of every line that holds no text.
+        skipped: receives the place of every line that is no usable record, under the reason's name.
 
     Raises:
         DataError: a file's compressed data is damaged.
@@ -39,30 +40,30 @@ def read_texts(paths: Sequence[Path], skipped: list[str]) -> Iterator[str]:
     """
     total = sum(path.stat().st_size for path in paths)
     with tqdm(total=total, desc="read", unit="B", unit_scale=True, delay=1, leave=False) as bar:
+
+        def on_read(piece: bytes) -> None:
+            bar.update(len(piece))
+
         for path in paths:
             kind = path.with_suffix("").suffix if path.suffix in (".gz", ".zst") else path.suffix
-            lines = iterate_lines(path, bar.update)
             if kind == ".txt":
-                yield b"\n".join(lines).decode("utf-8", "replace")
+                yield b"\n".join(iterate_lines(path, on_read)).decode("utf-8", "replace")
             elif kind == ".jsonl":
-                yield from _record_texts(path, lines, skipped)
+                yield from _record_texts(path, on_read, skipped)
             elif kind in (".yaml", ".yml"):
                 raise UserError(f"{path}: a recipe trains its own tokenizer: python -m maxtrain.corpus build {path}")
             else:
                 raise UserError(f"{path}: not a .jsonl or .txt file (.gz and .zst of them are read too)")
 
 
-def _record_texts(path: Path, lines: Iterator[bytes], skipped: list[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
+def _record_texts(path: Path, on_read: Callable[[bytes], None], skipped: dict[str, list[str]]) -> Iterator[str]:
+    for number, line in record_lines(path, on_read):
         try:
-            record = json.loads(line)
-            text = record["text"]
-            text.encode()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            if line.strip():
-                skipped.append(f"{path}:{number}")
-            continue
-        yield text
+            text = parse_record(line)["text"]
+        except RecordError as error:
+            skipped.setdefault(error.reason, []).append(f"{path}:{number}")
+        else:
+            yield text
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -70,7 +71,7 @@ def train(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output)
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}: no such directory; make it first")
-    skipped: list[str] = []
+    skipped: dict[str, list[str]] = {}
     tokenizer = train_tokenizer(
         read_texts([Path(name) for name in arguments.files], skipped),
         vocab_size=arguments.vocab_size,
@@ -79,7 +80,9 @@ def train(arguments: argparse.Namespace) -> int:
         num_reserved=arguments.reserved,
     )
     if skipped:
-        print(f"skipped {len(skipped)} lines without a text, the first at {skipped[0]}", file=sys.stderr)
+        reasons = ", ".join(f"{reason} {len(places):,}" for reason, places in sorted(skipped.items()))
+        first = next(iter(skipped.values()))[0]
+        print(f"skipped lines that are no usable record: {reasons}; the first is {first}", file=sys.stderr)
     if output.exists() and not arguments.force and output.read_bytes() != tokenizer.model:
         raise DataError(f"{output}: exists and is another tokenizer; choose another output or replace it with --force")
     files.write_atomic(output, tokenizer.model)

@@ -12,9 +12,9 @@ from maxtrain.core import files
 from maxtrain.core.errors import DataError, UserError
 from maxtrain.tokenizer.model_proto import normalise
 
-_SPACE_MARK = "\u2581"
+SPACE_MARK = "\u2581"
 """SentencePiece writes a space as this character, so it would give a literal one back as a space."""
-_PROBE = f"  a\tb\r\n\n\0{_SPACE_MARK}é 你好 \U0001f600 12 <|eod|> "
+_PROBE = f"  a\tb\r\n\n\0{SPACE_MARK}é 你好 \U0001f600 12 <|eod|> "
 
 
 class Tokenizer:
@@ -45,7 +45,7 @@ class Tokenizer:
         self.eod_id: int = processor.eos_id()
         self.unk_id: int = processor.unk_id()
         self.bos_id: int | None = processor.bos_id() if processor.bos_id() >= 0 else None
-        self._mark_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE_MARK.encode()]
+        self._mark_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
         if self.pad_id < 0 or self.eod_id < 0:
             raise DataError(f"{name}: the model has no pad or no end-of-document id; train one that has both")
         if not all(processor.is_byte(token) for token in self._mark_ids) or self.decode(self.encode(_PROBE)) != _PROBE:
@@ -93,7 +93,7 @@ class Tokenizer:
             UserError: a text holds half a surrogate pair, which is no character.
         """
         threads = num_threads or min(os.cpu_count() or 1, 8)
-        parts = [text.split(_SPACE_MARK) for text in texts]
+        parts = [text.split(SPACE_MARK) for text in texts]
         try:
             encoded = self._processor.encode([part for group in parts for part in group], num_threads=threads)
         except TypeError:

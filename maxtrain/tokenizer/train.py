@@ -5,11 +5,12 @@ import heapq
 import io
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import sentencepiece
 
 from maxtrain.core.errors import DataError, UserError
-from maxtrain.tokenizer.tokenizer import Tokenizer
+from maxtrain.tokenizer.tokenizer import SPACE_MARK, Tokenizer
 
 NUM_RESERVED = 60
 """Reserved special tokens, so that later stages need no new vocabulary."""
@@ -22,7 +23,7 @@ _RUNS = (
     *("\n" * count for count in range(1, 9)),
     "\r\n",
     *("\t" * count for count in range(1, 9)),
-    *("\u2581" * count for count in range(2, 25)),
+    *(SPACE_MARK * count for count in range(2, 25)),
 )
 """Runs of line breaks, tabs and spaces as whole pieces: without them byte fallback would write most line breaks."""
 _BREAKS = re.compile(r"[\n\t]+")
@@ -49,7 +50,7 @@ def sample_texts(texts: Iterable[str], sample_bytes: int) -> list[str]:
 def _lines(texts: Iterable[str]) -> Iterator[str]:
     """Texts cut where no piece can reach across: at line breaks and tabs, and very long lines by length."""
     for text in texts:
-        for line in _BREAKS.split(text.replace("\u2581", "\n")):
+        for line in _BREAKS.split(text.replace(SPACE_MARK, "\n")):
             for start in range(0, len(line), _MAX_LINE):
                 yield line[start : start + _MAX_LINE]
 
@@ -93,37 +94,57 @@ def train_tokenizer(
     sample = sample_texts(texts, sample_bytes)
     if not any(_BREAKS.sub("", text) for text in sample):
         raise DataError("no text to train a tokenizer on; give inputs (of a recipe: a train split) that hold some")
-    buffer = io.BytesIO()
-    pad, bos, eod, unk = _SPECIAL
+    options = {
+        "vocab_size": vocab_size,
+        "character_coverage": character_coverage,
+        "control_symbols": [f"<|reserved_{number}|>" for number in range(num_reserved)],
+        "num_threads": num_threads,
+    }
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(sample),
-            model_writer=buffer,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=character_coverage,
-            byte_fallback=True,
-            split_digits=True,
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=3,
-            pad_piece=pad,
-            bos_piece=bos,
-            eos_piece=eod,
-            unk_piece=unk,
-            control_symbols=[f"<|reserved_{number}|>" for number in range(num_reserved)],
-            user_defined_symbols=list(_RUNS),
-            max_sentence_length=8 * _MAX_LINE,
-            num_threads=num_threads,
-            minloglevel=2,
-        )
+        model = _train(sample, **options)
+        if not _has_space(model):
+            model = _train(sample, **options, required_chars=SPACE_MARK)
     except (RuntimeError, ValueError) as error:
         raise UserError(_reason(str(error), vocab_size)) from None
-    return Tokenizer(buffer.getvalue())
+    return Tokenizer(model)
+
+
+def _train(sample: list[str], **options: Any) -> bytes:
+    """The trainer's model; what every tokenizer has in common is set here."""
+    buffer = io.BytesIO()
+    pad, bos, eod, unk = _SPECIAL
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_lines(sample),
+        model_writer=buffer,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece=pad,
+        bos_piece=bos,
+        eos_piece=eod,
+        unk_piece=unk,
+        user_defined_symbols=list(_RUNS),
+        max_sentence_length=8 * _MAX_LINE,
+        minloglevel=2,
+        **options,
+    )
+    return buffer.getvalue()
+
+
+def _has_space(model: bytes) -> bool:
+    """Whether a single space has a piece: not where the texts have none, or so few that the coverage drops it.
+
+    Required of every training, it would be told in the model and change the identity of those that have it anyway.
+    """
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return bool(processor.piece_to_id(SPACE_MARK) != processor.unk_id())
 
 
 def _reason(message: str, vocab_size: int) -> str:

@@ -66,7 +66,7 @@ def dataset(texts, tmp_path_factory):
                     line=number + 1,
                 )
             )
-        writer.finish(History(code_version="test", recipe={}, inputs=(), rules={}, split_fractions={}))
+        writer.finish(History(code_version="test", build_version=1, recipe={}, inputs=(), rules={}, split_fractions={}))
     return Dataset.open(str(path))
 
 

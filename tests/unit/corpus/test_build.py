@@ -1,9 +1,14 @@
+import errno
 import gzip
+import hashlib
 import json
+import os
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -11,7 +16,7 @@ from maxtrain.config.schema import TagFilter
 from maxtrain.core.errors import BusyError, DataError
 from maxtrain.core.files import DirectoryLock
 from maxtrain.corpus.__main__ import main
-from maxtrain.corpus.build import build, split_of
+from maxtrain.corpus.build import BUILD_VERSION, Reading, build, split_of
 from maxtrain.corpus.recipe import load_recipe
 from maxtrain.dataset import Dataset, document_id
 from maxtrain.tokenizer import Tokenizer, train_tokenizer
@@ -92,6 +97,111 @@ def test_second_build_has_nothing_to_do_until_something_changes(recipe, capsys):
     assert "truncated" in capsys.readouterr().err
 
 
+GOLDEN = (1, "763f6b6f832531078c1cd3ca67063f05079a32daf8e83d4184eeb70205414967")
+"""BUILD_VERSION, and a hash of what it makes of the fixture's recipe."""
+
+
+def test_what_a_build_gives_changes_only_with_its_version(recipe):
+    add_lines(recipe, b"no json", {"text": "a number", "id": 7, "quality_score": 0.25}, {"text": "   "})
+    dataset = Dataset.open(str(run(recipe).output))
+    manifest = dataset.manifest
+    assert manifest.quarantine is not None
+    files = [manifest.tokenizer.sha256, manifest.quarantine.sha256, *(shard.sha256 for shard in manifest.shards)]
+    table = pq.read_table(f"{dataset.location}/documents.parquet").to_pydict()
+    digest = hashlib.sha256(json.dumps([files, table]).encode()).hexdigest()
+    assert (manifest.build_version, digest) == GOLDEN, "raise BUILD_VERSION, then write the new pair here"
+
+
+def test_a_dataset_of_another_build_version_is_not_up_to_date(recipe, monkeypatch, capsys):
+    assert main(["build", str(recipe)]) == 0
+    monkeypatch.setattr("maxtrain.corpus.build.BUILD_VERSION", BUILD_VERSION + 1)
+    capsys.readouterr()
+    assert main(["build", str(recipe)]) == 3
+    assert "by other code" in capsys.readouterr().err
+    assert main(["build", str(recipe), "--force"]) == 0
+    assert Dataset.open(str(recipe.parent / "out")).manifest.build_version == BUILD_VERSION + 1
+    assert main(["build", str(recipe)]) == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reads_before", [0, 1])
+def test_an_input_that_changes_meanwhile_is_refused(recipe, monkeypatch, capsys, reads_before):
+    """Before the texts for the tokenizer are read, or between them and the tokens: same size, same time."""
+    file = recipe.parent / "in" / "b.jsonl"
+    reads: list[object] = []
+
+    def change(*arguments):
+        if len(reads) == reads_before:
+            before, data = file.stat(), file.read_bytes()
+            file.write_bytes(data.replace(b"e", b"a"))
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        reads.append(arguments)
+        return Reading(*arguments)
+
+    monkeypatch.setattr("maxtrain.corpus.build.Reading", change)
+    assert main(["build", str(recipe)]) == 3
+    told = capsys.readouterr().err
+    assert f"{file}: changed while it was read" in told
+    assert told.count("\n") == 1
+    assert sorted(path.name for path in recipe.parent.iterdir()) == ["in", "recipe.yaml"]
+
+
+def test_the_list_of_bad_lines_is_part_of_the_dataset(recipe, capsys):
+    add_lines(recipe, b"no json", b"[]")
+    output = run(recipe).output
+    path = output / "quarantine.jsonl"
+    data = path.read_bytes()
+    quarantine = Dataset.open(str(output)).manifest.quarantine
+    assert quarantine is not None
+    assert (quarantine.num_bytes, quarantine.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    path.write_bytes(data.replace(b"no", b"on").replace(b"a.jsonl", b"c.jsonl"))
+    Dataset.open(str(output), verify="size")
+    with pytest.raises(DataError, match=r"quarantine\.jsonl: damaged"):
+        Dataset.open(str(output))
+    path.write_bytes(data[:-1])
+    with pytest.raises(DataError, match=r"quarantine\.jsonl: truncated"):
+        Dataset.open(str(output), verify="size")
+    path.unlink()
+    assert main(["verify", str(output)]) == 3
+    assert "quarantine.jsonl: the list of quarantined lines is missing" in capsys.readouterr().err
+
+
+def test_two_entries_of_one_source_with_the_same_ids_name_both_places(recipe, capsys):
+    folder = recipe.parent / "in"
+    entries = ""
+    for name in "cd":
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": name, "id": "1"}) + "\n")
+        entries += f"  - {{files: in/{name}.jsonl, licence: MIT, tags: {{source: web}}}}\n"
+    recipe.write_text(
+        recipe.read_text().replace("in/*.jsonl", "'in/[ab].jsonl'").replace("tokenizer:", entries + "tokenizer:")
+    )
+    assert main(["build", str(recipe)]) == 3
+    told = capsys.readouterr().err
+    assert "in/c.jsonl:1 and in/d.jsonl:1: two records with one identity" in told
+    assert "name the sources apart" in told
+    assert told.count("\n") == 1
+
+
+def test_an_input_that_may_not_be_read_is_one_line(recipe, monkeypatch, capsys):
+    file = recipe.parent / "in" / "b.jsonl"
+    open_path = Path.open
+
+    def refuse(path, *arguments, **options):  # a superuser may read everything, so no mode of the file would do
+        if path == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_path(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert main(["build", str(recipe)]) == 1
+    assert capsys.readouterr().err == f"error: Permission denied ({file})\n"
+    assert sorted(path.name for path in recipe.parent.iterdir()) == ["in", "recipe.yaml"]
+
+
+def test_an_output_that_is_no_local_path_is_refused(recipe, capsys):
+    assert main(["build", str(recipe), "--output", "s3://bucket/dataset"]) == 2
+    assert "a local path is needed" in capsys.readouterr().err
+
+
 def test_splits_follow_a_hash_of_the_id_and_the_tokenizer_sees_train_only(recipe, records):
     splits = {"heldout": 0.2, "test": 0.1}
     dataset = Dataset.open(str(run(recipe).output))
@@ -133,6 +243,7 @@ def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys
         b'{"text": "a", "quality_score": "good"}': "bad_tag",
         b'{"text": "a", "quality_score": NaN}': "bad_tag",
         b'{"text": "a", "quality_score": true}': "bad_tag",
+        b'{"text": "a", "quality_score": 1%s}' % (b"0" * 400): "bad_tag",
         b'{"text": "a\\ud800"}': "lone_surrogate",
         b'{"text": "a", "source": "\\ud800"}': "lone_surrogate",
         b'{"text": "a", "text": "b"}': "doubled_key",
@@ -248,13 +359,16 @@ def test_bos_filters_and_a_given_tokenizer(recipe, records):
         run(recipe)
 
 
-def test_output_that_is_no_dataset_is_left_alone(recipe, capsys):
+def test_output_that_is_no_dataset_is_left_alone(recipe, monkeypatch, capsys):
     output = recipe.parent / "out"
     output.mkdir()
     (output / "precious").write_text("")
     assert main(["build", str(recipe)]) == 3
     assert "something else than a dataset" in capsys.readouterr().err
-    assert main(["build", str(recipe), "--force"]) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr("maxtrain.corpus.build.find_inputs", lambda *_: pytest.fail("refused before any work"))
+        assert main(["build", str(recipe), "--force"]) == 3
+    assert "something else than a dataset" in capsys.readouterr().err
     assert (output / "precious").exists()
     (output / "precious").unlink()
     assert main(["build", str(recipe)]) == 0

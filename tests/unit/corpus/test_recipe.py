@@ -101,18 +101,26 @@ def test_inputs_are_found_relative_to_the_recipe_in_order(tmp_path):
     path = folder / "r.yaml"
     path.write_text(GOOD.replace("in/**/*.jsonl", "[../in/**/*.jsonl, ../side/*]"))
     found = find_inputs(load_recipe(path), folder)
-    assert [name for name, _, _ in found] == [
+    assert [file.name for file in found] == [
         "../in/a.jsonl", "../in/b.jsonl", "../in/deep/c.jsonl", "../side/d.jsonl.zst"
     ]  # fmt: skip
     path.write_text(GOOD.replace("in/**/*.jsonl", str(tmp_path / "in" / "*.jsonl")))
-    assert [file.name for _, file, _ in find_inputs(load_recipe(path), folder)] == ["a.jsonl", "b.jsonl"]
+    assert [file.name for file in find_inputs(load_recipe(path), folder)] == [
+        f"{tmp_path}/in/a.jsonl", f"{tmp_path}/in/b.jsonl"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
         ("none/*.jsonl", "no such file"),
-        ("[a.jsonl, '*.jsonl']", "named twice"),
+        ("[a.jsonl, 'a*.jsonl']", "named twice"),
+        ("[a.jsonl, ./a.jsonl]", "named twice"),
+        ("[a.jsonl, {folder}/a.jsonl]", "a.jsonl is named twice"),
+        ("[a.jsonl, link.jsonl]", "link.jsonl is named twice, also as .*a.jsonl"),
+        ("[in/*.jsonl, linked/*.jsonl]", "linked/b.jsonl is named twice, also as .*in/b.jsonl"),
+        ("in", r"in is a directory; name the files in it, such as in/\*"),
+        ("deep.jsonl", "deep.jsonl is a directory"),
         ("a.csv", "is none of .jsonl"),
         ("a**b.jsonl", r"a\*\*b.jsonl': is no pattern"),
         ("'./'", "is no pattern"),
@@ -121,7 +129,13 @@ def test_inputs_are_found_relative_to_the_recipe_in_order(tmp_path):
 def test_inputs_that_cannot_be_used(tmp_path, files, message):
     (tmp_path / "a.jsonl").write_text("")
     (tmp_path / "a.csv").write_text("")
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.jsonl").write_text("")
+    (tmp_path / "linked").symlink_to("in")
+    (tmp_path / "deep.jsonl").mkdir()
     path = tmp_path / "r.yaml"
-    path.write_text(GOOD.replace("in/**/*.jsonl", files))
-    with pytest.raises(UserError, match=message):
+    path.write_text(GOOD.replace("in/**/*.jsonl", files.format(folder=tmp_path)))
+    with pytest.raises(UserError, match=message) as error:
         find_inputs(load_recipe(path), tmp_path)
+    assert "\n" not in str(error.value)

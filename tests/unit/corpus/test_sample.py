@@ -61,7 +61,7 @@ def test_size_and_balance(sample, records):
     assert set(sizes) == {"book_en", "book_zh", "code", "math"}
     assert min(sizes.values()) > 0.9 * max(sizes.values())
     assert min(held_out.values()) > 90_000, "about 30,000 tokens each"
-    assert [path.name for _, path, _ in find_inputs(recipe, sample.parent / "recipes")] == sorted(
+    assert [file.path.name for file in find_inputs(recipe, sample.parent / "recipes")] == sorted(
         f"{name}.jsonl.zst" for name in sizes
     )
 

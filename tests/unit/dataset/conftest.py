@@ -45,6 +45,7 @@ def _write(output, documents, *, vocab=VOCAB, bos=1, shard_tokens=1000, replace=
     )
     history = History(
         code_version="0",
+        build_version=1,
         recipe={"a": 1},
         inputs=[InputRecord(file="in.jsonl", sha256="0" * 64, licence="MIT")],
         rules={"read": RuleCounts(kept=len(documents), dropped={"not_json": 1})},

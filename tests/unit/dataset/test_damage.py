@@ -98,6 +98,8 @@ def test_damaged_manifest(copy):
     path.write_text(data)
     edit_manifest(copy, lambda manifest: manifest.update(format_version=99))
     refuse(copy, "format version 99")
+    edit_manifest(copy, lambda manifest: manifest.update(format_version=1))
+    refuse(copy, "format version 1 ", "build the dataset again")
     path.write_text(data)
     edit_manifest(copy, lambda manifest: manifest["shards"][1].pop("sha256"))
     refuse(copy, "damaged at shards.1.sha256")

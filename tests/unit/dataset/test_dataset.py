@@ -8,7 +8,7 @@ import pytest
 from maxtrain.config.schema import Range, TagFilter
 from maxtrain.core.errors import BusyError, DataError
 from maxtrain.core.files import DirectoryLock
-from maxtrain.dataset import Dataset, DatasetWriter, document_id, token_dtype
+from maxtrain.dataset import FORMAT_VERSION, Dataset, DatasetWriter, document_id, token_dtype
 
 
 def tree(path):
@@ -178,5 +178,5 @@ def test_table_and_manifest_are_plain_for_other_tools(original, documents):
     assert table.column_names[:4] == ["doc_id", "shard", "offset", "num_tokens"]
     assert table.num_rows == len(documents)
     manifest = json.loads((original / "manifest.json").read_text())
-    assert manifest["format_version"] == 1
+    assert manifest["format_version"] == FORMAT_VERSION
     assert manifest["rules"]["read"]["dropped"] == {"not_json": 1}

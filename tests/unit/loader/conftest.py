@@ -46,7 +46,7 @@ def write_dataset(
         sha256=sha256_bytes(model), vocab_size=VOCAB, pad_id=PAD, bos_id=BOS if bos else None, eod_id=EOD, unk_id=3
     )
     rng = np.random.default_rng(len(docs))
-    history = History(code_version="test", recipe={}, inputs=(), rules={}, split_fractions={})
+    history = History(code_version="test", build_version=1, recipe={}, inputs=(), rules={}, split_fractions={})
     with DatasetWriter(path, record, model, shard_tokens=shard_tokens) as writer:
         for number, doc in enumerate(docs):
             writer.add(

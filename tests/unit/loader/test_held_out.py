@@ -72,7 +72,7 @@ def test_without_bos_the_bytes_of_first_tokens_are_no_targets(domain, tmp_path):
             name = document_id("s", original_id=str(number), url=None, text=text)
             tokens, size = tokenizer.encode(text), len(text.encode())
             writer.add(Document(doc_id=name, tokens=tokens, num_bytes=size, quality_score=None, **tags, **place))
-        writer.finish(History(code_version="test", recipe={}, inputs=(), rules={}, split_fractions={}))
+        writer.finish(History(code_version="test", build_version=1, recipe={}, inputs=(), rules={}, split_fractions={}))
     heldout = HeldOut(Dataset.open(str(tmp_path / "dataset")), {"all": domain()}, "heldout", 16, 1000)
     predicted = [tokenizer.encode(text)[1:] for text in texts]
     assert len(tokenizer.decode(tokenizer.encode(texts[0])[:1])) > 1

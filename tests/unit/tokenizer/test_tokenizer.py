@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maxtrain.core.errors import DataError, UserError
+from maxtrain.core.lines import iterate_lines
 from maxtrain.tokenizer import Tokenizer, train_tokenizer
 from maxtrain.tokenizer.__main__ import main
 from maxtrain.tokenizer.model_proto import normalise
@@ -119,6 +120,20 @@ def test_hash_ignores_how_a_model_was_trained_and_sees_what_it_does(tmp_path, te
     assert normalise(changed) != normalise(models[0])
 
 
+def test_hash_of_a_tokenizer_of_texts_with_spaces_stays(tokenizer):
+    assert tokenizer.hash == "91ae0a0690d94aeca21e025f5a590676215f34c2a7433671889f2b9dd5bd0f88"
+
+
+@pytest.mark.parametrize("with_few", [False, True])
+def test_texts_without_or_with_hardly_a_space_train_a_tokenizer(root, with_few):
+    lines = iterate_lines(root / "data" / "sample" / "book_zh.jsonl.zst")
+    chinese = [json.loads(next(lines))["text"].replace(" ", "") for _ in range(30)]
+    tokenizer = train_tokenizer([*chinese, "a b"] if with_few else chinese, vocab_size=4096)
+    for text in [" a b ", " ", "   ", *chinese]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(" ")) == 1
+
+
 @pytest.mark.parametrize(
     ("vocab_size", "message"),
     [
@@ -187,12 +202,12 @@ def test_unusable_models_are_refused(tmp_path, texts, tokenizer):
 def test_command_line(tmp_path, texts, capsys):
     source, output = tmp_path / "a.jsonl", tmp_path / "t.model"
     records = [json.dumps({"text": text}) for text in texts]
-    source.write_text("\n".join([*records, "no json", '{"other": 1}', ""]))
+    source.write_text("\n".join([*records, "no json", '{"other": 1}', '{"text": "a", "text": "b"}', ""]))
     arguments = ["train", str(source), "--vocab-size", "2000", "--output", str(output), "--character-coverage", "0.98"]
     assert main(arguments) == 0
     told = capsys.readouterr()
-    assert "skipped 2 lines without a text" in told.err
-    assert f"{source}:{len(texts) + 1}" in told.err
+    assert "skipped lines that are no usable record: doubled_key 1, missing_text 1, not_json 1" in told.err
+    assert f"the first is {source}:{len(texts) + 1}\n" in told.err
     model = output.read_bytes()
     assert main(arguments) == 0
     assert output.read_bytes() == model
@@ -215,10 +230,14 @@ def test_command_line_mistakes_are_one_line(tmp_path, capsys):
     recipe, table = tmp_path / "r.yaml", tmp_path / "t.csv"
     recipe.write_text("a: 1")
     table.write_text("a")
+    folder = tmp_path / "folder.jsonl"
+    folder.mkdir()
     for file, output, code, message in (
         (recipe, "o", 2, "a recipe trains its own"),
         (table, "o", 2, "not a .jsonl or .txt file"),
         (tmp_path / "none.jsonl", "o", 1, "No such file"),
+        (tmp_path, "o", 2, "not a .jsonl or .txt file"),
+        (folder, "o", 1, "Is a directory"),
         (table, "none/o", 2, "no such directory"),
     ):
         assert main(["train", str(file), "--vocab-size", "500", "--output", str(tmp_path / output)]) == code
