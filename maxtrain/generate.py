@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from maxtrain.inference.sample import Sampling
 
 _DESCRIPTION = """\
-Continue prompts with the model of a run: its newest verified and healthy checkpoint, or that of one step.
+Continue prompts with the model of a run: its newest verified checkpoint that is not unhealthy, or that of one step.
 
 The text goes to stdout. The same seed gives the same text on the same machine, whatever other prompts stand beside."""
 

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     helps = {
-        "list": "a table of the steps: size, verified, healthy, reason",
+        "list": "a table of the steps: size, verified, health, reason",
         "verify": "hash every file and hold it against the commit record",
         "show": "what a step says of itself (the newest verified one unless --step)",
     }
@@ -76,17 +76,21 @@ def _as_json(info: StepInfo) -> dict[str, Any]:
         "step": info.step,
         "num_bytes": info.num_bytes,
         "verified": info.verified,
-        "healthy": info.healthy,
+        "health": info.health,
         "reason": info.reason,
         "path": str(info.path),
     }
 
 
+def _judgement(info: StepInfo) -> str:
+    """The verdict on a verified step, in words."""
+    return f"verified, {info.health}" + (f" ({info.reason})" if info.reason else "")
+
+
 def _print_table(infos: list[StepInfo]) -> None:
-    words = {True: "yes", False: "no", None: "-"}
-    rows = [("step", "size", "verified", "healthy", "reason")]
+    rows = [("step", "size", "verified", "health", "reason")]
     rows += [
-        (str(info.step), _size(info.num_bytes), words[info.verified], words[info.healthy], info.reason)
+        (str(info.step), _size(info.num_bytes), "yes" if info.verified else "no", info.health or "-", info.reason)
         for info in infos
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -115,7 +119,7 @@ def _verify(directory: Path, step: int | None, as_json: bool) -> ExitCode:
         print(json.dumps([_as_json(info) for info in infos], indent=1, ensure_ascii=False))
     else:
         for info in infos:
-            print(f"{info.path.name}: verified, {_size(info.num_bytes)}" if info.verified else info.reason)
+            print(f"{info.path.name}: {_judgement(info)}, {_size(info.num_bytes)}" if info.verified else info.reason)
     if not infos:
         raise CheckpointError(f"{directory}: no step is committed")
     return ExitCode.CHECKPOINT if bad else ExitCode.OK
@@ -130,9 +134,9 @@ def _show(directory: Path, step: int | None, as_json: bool) -> ExitCode:
         raise CheckpointError(info.reason)
     manifest = read_manifest(directory / step_name(info.step))
     if as_json:
-        print(json.dumps(manifest | {"healthy": info.healthy, "reason": info.reason}, indent=1, ensure_ascii=False))
+        print(json.dumps(manifest | {"health": info.health, "reason": info.reason}, indent=1, ensure_ascii=False))
         return ExitCode.OK
-    print(f"{info.path.name}: verified, {'healthy' if info.healthy else 'NOT HEALTHY'} {info.reason}".rstrip())
+    print(f"{info.path.name}: {_judgement(info)}")
     print(f"  arrays: {len(manifest['leaves'])} of {_size(manifest['num_bytes'])}; on disk {_size(info.num_bytes)}")
     for key, value in manifest["record"].items():
         text = value if isinstance(value, str) and value.isprintable() else json.dumps(value, ensure_ascii=False)

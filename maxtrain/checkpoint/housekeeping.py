@@ -1,11 +1,12 @@
 """What is moved aside, and what is removed."""
 
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from maxtrain.checkpoint.commit import verify_step
+from maxtrain.checkpoint.health import Health
 from maxtrain.checkpoint.layout import PARTIAL, QUARANTINE, REASONS, REMOVED, leftovers, step_directories, step_of
 from maxtrain.checkpoint.ledger import append
 from maxtrain.checkpoint.steps import list_steps
@@ -17,24 +18,27 @@ OnEvent = Callable[[str, int | None, dict[str, Any]], None]
 
 
 def steps_to_remove(
-    healthy: Mapping[int, bool], *, keep: int, keep_every: int | None, protected: Collection[int] = ()
+    health: Mapping[int, Health], *, keep: int, keep_every: int | None, protected: Collection[int] = ()
 ) -> list[int]:
     """Which committed steps retention gives up, ascending.
 
-    Kept are the newest `keep` steps, every multiple of `keep_every`, the newest healthy step, and protected ones.
+    Kept are the newest `keep` steps, every multiple of `keep_every`, the newest healthy step, and protected ones. Of
+    the provisional steps after the newest healthy one the newest and the oldest are kept: the first to restore, and the
+    next to be proven. So a proven step comes about, however soon steps are saved one after another.
 
     Args:
-        healthy: for each verified step, the verdict on it.
+        health: for each verified step, its health.
         keep: how many of the newest steps stay.
         keep_every: steps of which every multiple stays; None for none.
         protected: steps that stay in any case.
     """
-    newest_first = sorted(healthy, reverse=True)
-    kept = {*newest_first[:keep], *protected}
-    kept.update([step for step in newest_first if healthy[step]][:1])
+    newest_first = sorted(health, reverse=True)
+    newest_healthy = max((step for step in health if health[step] == Health.HEALTHY), default=-1)
+    provisional = [step for step in newest_first if health[step] == Health.PROVISIONAL and step > newest_healthy]
+    kept = {*newest_first[:keep], newest_healthy, *provisional[:1], *provisional[-1:], *protected}
     if keep_every:
         kept.update(step for step in newest_first if step % keep_every == 0)
-    return sorted(set(healthy) - kept)
+    return sorted(set(health) - kept)
 
 
 def move_aside(path: Path, reason: str) -> Path:
@@ -84,12 +88,12 @@ def sweep(directory: Path, on_event: OnEvent) -> None:
         on_event("warning", number, {"moved_to": str(moved), "reason": "its save never finished"})
 
 
-def apply_retention(directory: Path, *, committed: int, keep: int, keep_every: int | None) -> list[int]:
+def apply_retention(directory: Path, *, committed: Sequence[int], keep: int, keep_every: int | None) -> list[int]:
     """Remove steps that are no longer kept, after a commit and while nothing is in flight.
 
     Args:
         directory: the `checkpoints` directory.
-        committed: the step just committed, whose hashes were taken from what lies on disk.
+        committed: the steps that this attempt committed, their hashes taken from what lay on disk; the last one stays.
         keep: see `steps_to_remove`.
         keep_every: see `steps_to_remove`.
 
@@ -99,10 +103,10 @@ def apply_retention(directory: Path, *, committed: int, keep: int, keep_every: i
     infos = {info.step: info for info in list_steps(directory, full=False) if info.verified}
     doomed: list[int] = []
     while infos:
-        healthy = {step: info.healthy is True for step, info in infos.items()}
-        doomed = steps_to_remove(healthy, keep=keep, keep_every=keep_every, protected=[committed])
-        newest_healthy = max((step for step, good in healthy.items() if good), default=committed)
-        if not doomed or newest_healthy == committed or _is_good(infos[newest_healthy].path):
+        health = {step: info.health for step, info in infos.items() if info.health is not None}
+        doomed = steps_to_remove(health, keep=keep, keep_every=keep_every, protected=committed[-1:])
+        newest_healthy = max((step for step in health if health[step] == Health.HEALTHY), default=committed[-1])
+        if not doomed or newest_healthy in committed or _is_good(infos[newest_healthy].path):
             break
         # Its size is right but its content is not: it must not stand in for an older one that is whole.
         del infos[newest_healthy]

@@ -4,7 +4,7 @@ step_00000012/            a committed step: state/, manifest.json, commit.json
 step_00000012.partial/    a step being written, or what a killed save left
 quarantine/               what was moved aside, with reasons.jsonl
 commits.jsonl             every commit ever made
-health.jsonl              verdicts on steps; the last of a step counts
+health.jsonl              verdicts on steps: provisional, healthy or unhealthy; the last of a step counts
 """
 
 import re

@@ -2,17 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from maxtrain.checkpoint.health import Verdict
 from maxtrain.checkpoint.layout import COMMITS, HEALTH, QUARANTINE, step_directories
 from maxtrain.core.files import append_line
-
-
-class Verdict(NamedTuple):
-    """What is thought of a step's state."""
-
-    healthy: bool
-    reason: str
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -37,15 +31,13 @@ def append(path: Path, **fields: Any) -> None:
 
 def read_health(directory: Path) -> dict[int, Verdict]:
     """The last verdict on each step."""
-    return {
-        record["step"]: Verdict(record.get("healthy") is True, str(record.get("reason", "")))
-        for record in _lines(directory / HEALTH)
-    }
+    verdicts = [(record["step"], Verdict.parse(record)) for record in _lines(directory / HEALTH)]
+    return {step: verdict for step, verdict in verdicts if verdict is not None}
 
 
-def append_health(directory: Path, step: int, healthy: bool, reason: str) -> None:
+def append_health(directory: Path, step: int, verdict: Verdict) -> None:
     """Append a verdict on a step; it replaces earlier ones."""
-    append(directory / HEALTH, step=step, healthy=healthy, reason=reason)
+    append(directory / HEALTH, step=step, health=verdict.health, reason=verdict.reason)
 
 
 def was_ever_committed(directory: Path) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from maxtrain.checkpoint.arrays import check_abstract, read_arrays
 from maxtrain.checkpoint.commit import read_manifest, verify_step
 from maxtrain.checkpoint.digest import finish_digest, start_digest
+from maxtrain.checkpoint.health import Health, Verdict, first_verdict
 from maxtrain.checkpoint.layout import STATE, quarantine_note, step_directories, step_name
-from maxtrain.checkpoint.ledger import Verdict, read_health
-from maxtrain.checkpoint.steps import default_verdict
+from maxtrain.checkpoint.ledger import read_health
 from maxtrain.core.errors import CheckpointError
 from maxtrain.core.trees import from_paths
 from maxtrain.parallel.agreement import ProcessGroup
@@ -47,7 +47,7 @@ def checkpoint_group(timeout_seconds: float) -> ProcessGroup:
 def search(
     directory: Path, abstract: Any, processes: ProcessGroup, *, partial: bool
 ) -> tuple[Restored | None, list[Passed]]:
-    """Restore the newest step that is verified and healthy; every process must call it.
+    """Restore the newest verified step that is not unhealthy; every process must call it.
 
     Returns:
         What was restored, or None, and the newer steps passed over, newest first.
@@ -64,9 +64,9 @@ def search(
         except CheckpointError as error:
             passed.append(Passed(step, str(error), True))
             continue
-        verdict = verdict or default_verdict(manifest["record"])
-        if not verdict.healthy:
-            passed.append(Passed(step, f"{path.name}: is not healthy: {verdict.reason or 'no reason given'}", False))
+        verdict = verdict or first_verdict(manifest["record"])
+        if verdict.health == Health.UNHEALTHY:
+            passed.append(Passed(step, f"{path.name}: is unhealthy: {verdict.reason or 'no reason given'}", False))
             continue
         check_abstract(abstract, manifest["leaves"], step, partial=partial)
         state, wrong = _read(path, abstract, manifest["leaves"])
@@ -111,7 +111,7 @@ def restore_subtree(
     Args:
         directory: the `checkpoints` directory.
         abstract: tree of leaves with shape, dtype and sharding; each path must be one of the saved state's.
-        step: the step; null for the newest verified, healthy one.
+        step: the step; None for the newest verified one that is not unhealthy.
         timeout_seconds: how long processes wait for each other.
 
     Returns:
@@ -139,7 +139,7 @@ def nothing_left(directory: Path, passed: Sequence[Passed]) -> CheckpointError:
     more = f"; and {len(passed) - 3} more" if len(passed) > 3 else ""
     more += f"; {note}" if (note := quarantine_note(directory)) else ""
     return CheckpointError(
-        f"{directory}: no step is both verified and healthy ({reasons}{more}); "
+        f"{directory}: no verified step is left that is not unhealthy ({reasons}{more}); "
         "bring back a copy of a good step, or start in another run directory"
     )
 
@@ -165,7 +165,7 @@ def _candidates(directory: Path, processes: ProcessGroup) -> list[tuple[int, Ver
         health = read_health(directory)
         message = json.dumps([(step, health.get(step)) for step in sorted(step_directories(directory), reverse=True)])
     found = json.loads(processes.from_main(message))
-    return [(step, Verdict(*verdict) if verdict else None) for step, verdict in found]
+    return [(step, Verdict(Health(verdict[0]), verdict[1]) if verdict else None) for step, verdict in found]
 
 
 def _read(path: Path, abstract: Any, table: Sequence[Mapping[str, Any]]) -> tuple[Any, str | None]:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from maxtrain.checkpoint.commit import read_commit, read_manifest, read_verified_manifest, verify_step
+from maxtrain.checkpoint.health import Health, Verdict, first_verdict
 from maxtrain.checkpoint.layout import step_directories
-from maxtrain.checkpoint.ledger import Verdict, read_health
+from maxtrain.checkpoint.ledger import read_health
 from maxtrain.core.errors import CheckpointError
 
 
@@ -17,20 +18,14 @@ class StepInfo(NamedTuple):
     verified: bool
     """Whether its files are those that were committed."""
     reason: str
-    """Why it is not verified or not healthy; else what its verdict says."""
+    """Why it is not verified; else the reason of its verdict, where it has one."""
     record: dict[str, Any] | None
     """What the run saved beside the arrays; None where the step is not verified."""
-    healthy: bool | None
-    """The last verdict; None where the step is not verified."""
+    health: Health | None
+    """By the last verdict; None where the step is not verified."""
     num_bytes: int
     """Bytes on disk by the commit record; 0 where that is unreadable."""
     path: Path
-
-
-def default_verdict(record: dict[str, Any]) -> Verdict:
-    """The verdict at commit: the record's own `healthy` flag, where it has one."""
-    healthy = record.get("healthy", True) is True
-    return Verdict(healthy, "" if healthy else "its record says so")
 
 
 def judge_step(directory: Path, step: int, *, full: bool = True) -> StepInfo:
@@ -46,8 +41,8 @@ def _judge(step: int, path: Path, verdict: Verdict | None, full: bool) -> StepIn
         record = (read_manifest(path) if full else read_verified_manifest(path, commit))["record"]
     except CheckpointError as error:
         return StepInfo(step, False, str(error), None, None, num_bytes, path)
-    verdict = verdict or default_verdict(record)
-    return StepInfo(step, True, verdict.reason, record, verdict.healthy, num_bytes, path)
+    verdict = verdict or first_verdict(record)
+    return StepInfo(step, True, verdict.reason, record, verdict.health, num_bytes, path)
 
 
 def iterate_steps(directory: Path, *, full: bool = True, newest_first: bool = False) -> Iterator[StepInfo]:
@@ -68,6 +63,6 @@ def list_steps(directory: Path, *, full: bool = True) -> list[StepInfo]:
 
 
 def newest_record(directory: Path) -> dict[str, Any] | None:
-    """Record of the newest healthy step whose files are all there: the one a restore takes, hashes of arrays apart."""
+    """Record of the step that a restore takes, hashes of arrays apart: the newest whole one that is not unhealthy."""
     steps = iterate_steps(directory, full=False, newest_first=True)
-    return next((info.record for info in steps if info.record and info.healthy), None)
+    return next((info.record for info in steps if info.record and info.health != Health.UNHEALTHY), None)

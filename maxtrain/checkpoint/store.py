@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from maxtrain.checkpoint.arrays import checked_leaves, finish_write, handler, leaf_table, start_write
 from maxtrain.checkpoint.commit import FileRecord, read_manifest, seal_files, verify_step, write_commit
 from maxtrain.checkpoint.digest import finish_digest, start_digest
+from maxtrain.checkpoint.health import Health, Verdict, first_verdict
 from maxtrain.checkpoint.housekeeping import OnEvent, apply_retention, move_aside, sweep
 from maxtrain.checkpoint.layout import (
     COMMITS,
@@ -27,9 +28,8 @@ from maxtrain.checkpoint.layout import (
     step_directories,
     step_name,
 )
-from maxtrain.checkpoint.ledger import append, append_health, was_ever_committed
+from maxtrain.checkpoint.ledger import append, append_health, read_health, was_ever_committed
 from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS, checkpoint_group, nothing_left, restore_step, search
-from maxtrain.checkpoint.steps import default_verdict
 from maxtrain.core.errors import CheckpointError, UserError
 from maxtrain.core.files import DirectoryLock, fsync_directory, write_atomic
 from maxtrain.core.trees import num_bytes
@@ -60,7 +60,7 @@ class CheckpointStore:
 
     Args:
         directory: the run's `checkpoints` directory; created if absent, and held by a kernel lock until `close`.
-        keep: newest verified steps that retention keeps, beside the newest healthy one.
+        keep: newest verified steps that retention keeps, beside the newest healthy one and those that may follow it.
         keep_every: steps of which every multiple is kept; None for none.
         asynchronous: write, hash and commit in a background thread.
         on_event: told of saves, failed saves, restores, fallbacks and warnings as they happen, on process 0, also
@@ -89,6 +89,7 @@ class CheckpointStore:
         self._lock = ExitStack()
         self._thread: threading.Thread | None = None
         self._failure: UserError | None = None
+        self._committed: list[int] = []
         self._on_main(self._open)
 
     def __enter__(self) -> Self:
@@ -106,7 +107,7 @@ class CheckpointStore:
         Args:
             step: batches consumed.
             state: pytree of JAX arrays (typed PRNG keys among them).
-            record: JSON values that `restore` gives back and `manifest.json` shows; `healthy` is the first verdict.
+            record: JSON values that `restore` gives back and `manifest.json` shows; by `finite` goes the first verdict.
 
         Returns:
             Seconds for which the caller was held up.
@@ -172,7 +173,7 @@ class CheckpointStore:
 
         Args:
             abstract_state: tree of leaves with shape, dtype and sharding (ShapeDtypeStruct).
-            step: the step, whatever its verdict; None for the newest verified, healthy one.
+            step: the step, whatever its verdict; None for the newest verified one that is not unhealthy.
 
         Returns:
             (step, state, record), or None where nothing was ever committed.
@@ -198,14 +199,31 @@ class CheckpointStore:
         self._emit("restore", found.step, passed_over=[] if step is not None else [item.step for item in passed])
         return tuple(found)
 
-    def mark_healthy(self, step: int, healthy: bool, reason: str = "") -> None:
-        """Append a verdict on a step; the last one counts.
+    def judge(self, verdict: Callable[[int], Verdict]) -> bool:
+        """Append the verdicts on provisional steps that are no longer provisional; process 0 does it, and none waits.
 
-        Raises:
-            CheckpointError: it cannot be written.
+        Nothing is done while a save is on its way, whose first verdict and retention must not come between. A verdict
+        that cannot be written is a warning: the step stays provisional.
+
+        Args:
+            verdict: what is thought of a step now.
+
+        Returns:
+            Whether it was done.
         """
-        self._join()  # the save on its way exchanges too, and its own verdict comes first
-        self._on_main(functools.partial(append_health, self.directory, step, healthy, reason))
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if self._processes.is_main:
+            try:
+                steps = step_directories(self.directory)
+                for step, known in read_health(self.directory).items():
+                    if step in steps and known.health == Health.PROVISIONAL:
+                        found = verdict(step)
+                        if found.health != Health.PROVISIONAL:
+                            append_health(self.directory, step, found)
+            except OSError as error:
+                self._emit("warning", None, reason=f"verdicts on checkpoints cannot be written: {_reason(error)}")
+        return True
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Move every step later than this one aside, as a rollback does before it goes another way.
@@ -297,7 +315,7 @@ class CheckpointStore:
         done = {file.path for file in sealed}
         commit = write_commit(save.partial, save.step, [*sealed, *seal_files(save.partial, skip=done)])
         # The verdict comes first: one of a step of this number that was moved aside must never meet the new one.
-        append_health(self.directory, save.step, *default_verdict(save.record))
+        append_health(self.directory, save.step, first_verdict(save.record))
         save.partial.rename(self.directory / step_name(save.step))
         fsync_directory(self.directory)
         append(self.directory / COMMITS, step=save.step, commit=commit.sha256, num_bytes=commit.num_bytes)
@@ -311,8 +329,11 @@ class CheckpointStore:
 
     def _retire(self, committed: int) -> list[int]:
         """Apply retention; the commit stands even if an old step cannot be removed, so that is a warning."""
+        self._committed.append(committed)
         try:
-            return apply_retention(self.directory, committed=committed, keep=self._keep, keep_every=self._keep_every)
+            return apply_retention(
+                self.directory, committed=self._committed, keep=self._keep, keep_every=self._keep_every
+            )
         except OSError as error:
             self._emit("warning", committed, reason=f"old checkpoints cannot be removed: {_reason(error)}")
             return []

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from maxtrain.checkpoint import CheckpointStore
-from maxtrain.config.schema import GuardConfig
+from maxtrain.checkpoint.health import Probation, Verdict
+from maxtrain.config.schema import CheckpointConfig, GuardConfig
 from maxtrain.core.errors import CheckpointError, StoppedError, UserError
 from maxtrain.monitor.heldout import HeldOutResult
 from maxtrain.train.clock import StepClock
@@ -67,14 +68,18 @@ def _finite_check() -> Callable[[Any], jax.Array]:
 
 
 class SaveHook(Hook):
-    """Saves every so many steps and after the last one; the lines up to the step are durable before it commits.
+    """Saves every so many steps and after the last one, and judges what is saved by the steps that follow.
 
-    A save that fails is told by the store at once; the run goes on and `finish` raises.
+    The lines up to a step are durable before it commits. A save that fails is told by the store at once; the run goes
+    on and `finish` raises. It observes a step before the guard does, which may stop the run for it.
 
     Args:
         store: where to save.
-        record: (step, metrics of the last step, whether the state is finite) -> the checkpoint's record.
-        every: steps between saves.
+        record: (step, metrics of the last step, whether the state is finite, probation) -> the checkpoint's record.
+        config: how often to save, and how many clean steps make a step healthy.
+        max_skips: failed steps in a row that make a provisional step unhealthy.
+        start: the step that the attempt begins from.
+        probation: the probation at that step.
         flush: makes the lines durable; called by every process.
         clock: the run's clock.
     """
@@ -82,23 +87,36 @@ class SaveHook(Hook):
     def __init__(
         self,
         store: CheckpointStore,
-        record: Callable[[int, Metrics, bool], dict[str, Any]],
+        record: Callable[[int, Metrics, bool, Probation], dict[str, Any]],
+        config: CheckpointConfig,
         *,
-        every: int,
+        max_skips: int,
+        start: int,
+        probation: Probation,
         flush: Callable[[], None],
         clock: StepClock,
     ) -> None:
-        self._store, self._record, self._every, self._flush, self._clock = store, record, every, flush, clock
+        self._store, self._record, self._config, self._flush, self._clock = store, record, config, flush, clock
+        self._max_skips, self._probation = max_skips, probation
+        self._unproven = [start]
         self._metrics: Metrics = {}
         self._failures: list[UserError] = []
 
     def observe(self, step: int, metrics: Metrics, seconds: Seconds) -> None:
-        """Keep the newest metrics for the record."""
+        """Keep the newest metrics for the record, and judge a step as soon as it is proven and committed."""
         self._metrics = metrics
+        self._probation = self._probation.after(
+            step,
+            clean=not metrics["skipped"],
+            failed=bool(metrics["skipped"] and metrics["target_tokens"] != 0),
+            healthy_after=self._config.healthy_after,
+        )
+        if self._unproven and self._unproven[0] <= self._probation.proven_step:
+            self._judge()
 
     def due(self, step: int) -> bool:
         """Every so many steps."""
-        return step % self._every == 0
+        return step % self._config.every == 0
 
     def act(self, step: int, state: TrainState) -> None:
         """Start a save."""
@@ -106,18 +124,27 @@ class SaveHook(Hook):
             self._flush()
             self.settle()
             # The loss has no say: where it is not finite the step was skipped, and the state is that before it.
-            healthy = bool(_finite_check()(state))
+            finite = bool(_finite_check()(state))
+            self._unproven.append(step)
             try:
-                self._store.save(step, to_saved(state), self._record(step, self._metrics, healthy))
+                self._store.save(step, to_saved(state), self._record(step, self._metrics, finite, self._probation))
             except CheckpointError as error:
                 self._failures.append(error)
 
     def settle(self) -> None:
-        """Wait for the save on its way; remember it if it failed."""
+        """Wait for the save on its way, remember it if it failed, and judge what is saved."""
         try:
             self._store.wait()
         except UserError as error:
             self._failures.append(error)
+        self._judge()
+
+    def _judge(self) -> None:
+        def verdict(saved: int) -> Verdict:
+            return self._probation.verdict(saved, max_skips=self._max_skips)
+
+        if self._store.judge(verdict):
+            self._unproven = [saved for saved in self._unproven if saved > self._probation.proven_step]
 
     def finish(self) -> None:
         """Wait for the save on its way.

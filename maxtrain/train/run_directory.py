@@ -24,7 +24,7 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
-        newest: record of the newest verified, healthy checkpoint, or None for a fresh run.
+        newest: record of the newest verified checkpoint that is not unhealthy, or None for a fresh run.
         changed: keys of the config that differ from that checkpoint's.
     """
 

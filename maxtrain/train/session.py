@@ -12,6 +12,7 @@ import jax
 
 from maxtrain import __version__
 from maxtrain.checkpoint import CheckpointStore
+from maxtrain.checkpoint.health import Probation
 from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS
 from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import Config
@@ -141,19 +142,19 @@ class _Attempt:
             The step reached, why it stopped there, and the signal that stopped it before `last`, if one did.
         """
         store = self._open_store(stack)
-        state, step = self._restore_or_create(store)
+        state, step, probation = self._restore_or_create(store)
         if self.journal is not None:
             self.journal.reading(step, self.loader.usage())
         if step >= last:
             print(f"nothing to do: the run stands at step {step} of {last}", file=sys.stderr)
             return step, f"nothing to do: the run stands at step {step} of {last}", None
         feeder = BatchFeeder(self.parts.mesh, self.config.batch.micro_batch)
-        save = self._save_hook(store)
+        save = self._save_hook(store, step, probation)
         evaluate = self._evaluate_hook(feeder)
         hooks: list[Hook] = [
             LogHook(self.build_line, self.journal),
-            GuardHook(self.config.guard, self.journal),
             save,
+            GuardHook(self.config.guard, self.journal),
             *([evaluate] if evaluate else []),
         ]
         stop = StopSignal()
@@ -196,17 +197,17 @@ class _Attempt:
         stack.callback(store.close)
         return store
 
-    def _restore_or_create(self, store: CheckpointStore) -> tuple[TrainState, int]:
-        """State of the newest verified checkpoint, or the initial one where none was ever committed."""
+    def _restore_or_create(self, store: CheckpointStore) -> tuple[TrainState, int, Probation]:
+        """State, step and probation of the newest checkpoint, or the initial ones where none was ever committed."""
         abstract = self.parts.abstract_state
         found = store.restore(to_saved(abstract))
         if found is None:
-            return self.parts.create_state(self.config.run.seed), 0
-        step, saved, _ = found
-        return from_saved(saved, abstract), step
+            return self.parts.create_state(self.config.run.seed), 0, Probation()
+        step, saved, record = found
+        return from_saved(saved, abstract), step, Probation(**record["monitor"].get("probation", {}))
 
-    def _save_hook(self, store: CheckpointStore) -> SaveHook:
-        def record(step: int, metrics: dict[str, Any], healthy: bool) -> dict[str, Any]:
+    def _save_hook(self, store: CheckpointStore, start: int, probation: Probation) -> SaveHook:
+        def record(step: int, metrics: dict[str, Any], finite: bool, probation: Probation) -> dict[str, Any]:
             return make_record(
                 self.config,
                 self.plan,
@@ -214,13 +215,23 @@ class _Attempt:
                 self.parts,
                 step,
                 updates=int(metrics.get("updates", 0)),
-                healthy=healthy,
+                finite=finite,
+                probation=probation,
             )
 
         def flush() -> None:
             self.processes.on_main(lambda: self.journal.flush() if self.journal else None)
 
-        return SaveHook(store, record, every=self.config.checkpoint.every, flush=flush, clock=self.clock)
+        return SaveHook(
+            store,
+            record,
+            self.config.checkpoint,
+            max_skips=self.config.guard.max_skips,
+            start=start,
+            probation=probation,
+            flush=flush,
+            clock=self.clock,
+        )
 
     def _evaluate_hook(self, feeder: BatchFeeder) -> EvaluateHook | None:
         if self.heldout is None:
@@ -242,7 +253,15 @@ class _Attempt:
 
 
 def make_record(
-    config: Config, plan: BatchPlan, loader: Loader, parts: Parts, step: int, *, updates: int, healthy: bool
+    config: Config,
+    plan: BatchPlan,
+    loader: Loader,
+    parts: Parts,
+    step: int,
+    *,
+    updates: int,
+    finite: bool,
+    probation: Probation,
 ) -> dict[str, Any]:
     """What a checkpoint says of itself beside its arrays.
 
@@ -253,7 +272,8 @@ def make_record(
         parts: the step's parts.
         step: batches consumed.
         updates: updates applied.
-        healthy: whether every float of the state is finite.
+        finite: whether every float of the state is finite.
+        probation: what the steps so far tell of the states saved before.
     """
     return {
         "step": step,
@@ -261,11 +281,11 @@ def make_record(
         "tokens_seen": plan.tokens_at(step),
         "stage": plan.segment_at(step).stage.name,
         "seed": config.run.seed,
-        "healthy": healthy,
+        "finite": finite,
         "fingerprint": loader.fingerprint,
         "bos_id": loader.stages[0].dataset.bos_id if loader.stages else None,
         "amendments": 0,
-        "monitor": {},
+        "monitor": {"probation": probation._asdict()},
         "config": config.model_dump(mode="json"),
         "code_version": __version__,
         "jax_version": jax.__version__,

@@ -1,5 +1,6 @@
 """Several processes see the batches of one, and a run may move between process counts."""
 
+import json
 import socket
 
 import numpy as np
@@ -17,7 +18,7 @@ def free_port() -> int:
 def train(runner, directory, num_processes: int, stop_at: int) -> None:
     """Train with so many processes on four emulated devices in all."""
     config = str(runner.write(directory))
-    common = ["maxtrain.train", config, *MESH, "--stop-at", str(stop_at)]
+    common = ["maxtrain.train", config, *MESH, "checkpoint.healthy_after=2", "--stop-at", str(stop_at)]
     coordinator = f"127.0.0.1:{free_port()}"
     started = []
     for index in range(num_processes):
@@ -43,3 +44,7 @@ def test_batches_do_not_depend_on_processes(runner, tmp_path, counts):
             assert line[name] == other[name]
         # Two processes add gradients up in another order than one.
         np.testing.assert_allclose(other["loss"], line["loss"], rtol=2e-6)
+    judged = [json.loads(line) for line in (moved / "checkpoints" / "health.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in judged if line["health"] == "provisional"] == [0, 3, 4, 6, 8, 9]
+    assert [line["step"] for line in judged if line["health"] == "healthy"] == [0, 3, 4, 6]
+    assert len(judged) == 10

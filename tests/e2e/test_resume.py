@@ -1,5 +1,6 @@
 """A run that is stopped, killed or evaluated on the way is bit-identical to one that is not."""
 
+import json
 import os
 import random
 import signal
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from maxtrain.checkpoint import list_steps, store
-from maxtrain.core.errors import CheckpointError
+from maxtrain.checkpoint.steps import newest_record
+from maxtrain.core.errors import CheckpointError, StoppedError
 from maxtrain.loader import Loader
 from maxtrain.monitor.events import read_events
 
@@ -110,12 +112,18 @@ def test_sigterm_saves_and_stops(runner, whole, same_bits, tmp_path):
     assert [line["batch_digest"] for line in runner.lines(directory)] == [line["batch_digest"] for line in whole[()][1]]
 
 
-def test_a_skipped_step_at_a_save_leaves_it_healthy(runner, same_bits, tmp_path, monkeypatch):
-    batch = Loader.batch
+def verdicts(directory: Path) -> list[tuple[int, str]]:
+    """Step and health of every line of health.jsonl."""
+    lines = (directory / "checkpoints" / "health.jsonl").read_text().splitlines()
+    return [(line["step"], line["health"]) for line in map(json.loads, lines)]
+
+
+def test_a_skipped_step_at_a_save_leaves_it_good_and_many_in_a_row_do_not(runner, same_bits, tmp_path, monkeypatch):
+    batch, probation = Loader.batch, "checkpoint.healthy_after=2"
 
     def spoiled(self, step, select=None):
         values = batch(self, step, select)
-        if step == 3:  # a weight that the loss overflows with, though the number of target tokens does not
+        if step == 3 or step >= 6:  # a weight that the loss overflows with, though the number of target tokens does not
             values["weights"] = (
                 np.where(np.arange(values["weights"].size) == 0, np.float32(1e38), 1)
                 .reshape(values["weights"].shape)
@@ -125,13 +133,13 @@ def test_a_skipped_step_at_a_save_leaves_it_healthy(runner, same_bits, tmp_path,
 
     monkeypatch.setattr(Loader, "batch", spoiled)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert runner.train(whole, stop_at=6) == 0
-    assert runner.train(stopped, stop_at=4) == 0
+    assert runner.train(whole, probation, stop_at=6) == 0
+    assert runner.train(stopped, probation, stop_at=4) == 0
     (start, saved) = list_steps(stopped / "checkpoints")
     assert start.step == 0
     assert saved.record is not None
-    assert (saved.step, saved.healthy, saved.record["updates"]) == (4, True, 3)
-    assert runner.train(stopped, stop_at=6) == 0
+    assert (saved.step, saved.health, saved.record["updates"]) == (4, "provisional", 3)
+    assert runner.train(stopped, probation, stop_at=6) == 0
     events = read_events(stopped / "events.jsonl")
     assert [event.step for event in events if event.kind == "restore"] == [4]
     assert [event.fields["reason"] for event in events if event.kind == "stop"] == ["stop_at"] * 2
@@ -140,6 +148,15 @@ def test_a_skipped_step_at_a_save_leaves_it_healthy(runner, same_bits, tmp_path,
     assert not np.isfinite(skipped["loss"])
     assert skipped["skipped_target_tokens"] == skipped["target_tokens"] > 0
     same_bits(runner.final_state(stopped), runner.final_state(whole))
+    # Steps 1 and 2, and 5 and 6 were clean in a row; the stop in between is not seen.
+    known = [(0, "provisional"), (0, "healthy"), (4, "provisional"), (4, "healthy"), (6, "provisional")]
+    assert verdicts(stopped) == verdicts(whole) == known
+    with pytest.raises(StoppedError, match="5 steps in a row were skipped"):
+        runner.train(stopped, probation)
+    assert verdicts(stopped) == [*known, (8, "provisional"), (6, "unhealthy"), (8, "unhealthy")]
+    newest = newest_record(stopped / "checkpoints")
+    assert newest is not None
+    assert newest["step"] == 4
 
 
 def test_a_failed_save_is_told_at_once_and_at_the_end(runner, tmp_path, monkeypatch):

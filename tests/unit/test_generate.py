@@ -35,7 +35,7 @@ def run(tmp_path_factory, tokenizer):
     (directory / "tokenizer.model").write_bytes(tokenizer.model)
     model = Model(generate._load_run(directory).model)
     state = {"params": jax.jit(model.init)(jax.random.key(0)), "expert_bias": model.expert_bias()}
-    record = {"step": 3, "healthy": True, "fingerprint": {"stages": [{"tokenizer_hash": tokenizer.hash}]}}
+    record = {"step": 3, "finite": True, "fingerprint": {"stages": [{"tokenizer_hash": tokenizer.hash}]}}
     with CheckpointStore(directory / "checkpoints", asynchronous=False) as store:
         store.save(3, state, record)
     return directory

@@ -70,7 +70,9 @@ class CheckpointConfig(Section):
     every: PositiveInt = 500
     """Steps between saves."""
     keep: PositiveInt = 3
-    """Newest verified checkpoints to keep; the newest healthy one is never removed."""
+    """Newest verified checkpoints to keep, beside the newest healthy one and the next that may become it."""
+    healthy_after: PositiveInt = 16
+    """Clean steps in a row, none skipped, after which a checkpoint is healthy; it is provisional until then."""
     keep_every: PositiveInt | None = None
     """Steps whose checkpoints are kept for ever; null for none."""
     asynchronous: bool = True

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from maxtrain.checkpoint.__main__ import main
+from maxtrain.checkpoint.health import Health, Verdict
 from maxtrain.checkpoint.ledger import append_health
 
 
@@ -21,20 +22,25 @@ def _damage(run: Path) -> None:
 
 def test_list_is_a_table_and_tells_why(run, capsys):
     _damage(run)
-    append_health(run / "checkpoints", 2, False, "loss spike")
+    append_health(run / "checkpoints", 2, Verdict(Health.UNHEALTHY, "loss spike"))
     assert main(["list", str(run)]) == 0
     head, two, three = capsys.readouterr().out.splitlines()
-    assert head.split() == ["step", "size", "verified", "healthy", "reason"]
+    assert head.split() == ["step", "size", "verified", "health", "reason"]
     assert two.split()[0] == "2"
-    assert two.split()[3:] == ["yes", "no", "loss", "spike"]
+    assert two.split()[3:] == ["yes", "unhealthy", "loss", "spike"]
     assert "no" in three
     assert "manifest.json has another SHA-256" in three
     assert main(["list", str(run / "checkpoints"), "--quick", "--json"]) == 0
-    assert [step["verified"] for step in json.loads(capsys.readouterr().out)] == [True, False]
+    steps = json.loads(capsys.readouterr().out)
+    assert [(step["verified"], step["health"]) for step in steps] == [(True, "unhealthy"), (False, None)]
 
 
 def test_verify_exits_by_what_it_finds(run, capsys):
+    append_health(run / "checkpoints", 2, Verdict(Health.HEALTHY, "clean steps"))
     assert main(["verify", str(run)]) == 0
+    two, three = capsys.readouterr().out.splitlines()
+    assert two.startswith("step_00000002: verified, healthy (clean steps), ")
+    assert three.startswith("step_00000003: verified, provisional, ")
     _damage(run)
     assert main(["verify", str(run)]) == 4
     assert main(["verify", str(run), "--step", "2"]) == 0
@@ -46,13 +52,13 @@ def test_verify_exits_by_what_it_finds(run, capsys):
 def test_show_is_the_newest_verified_step_or_the_one_asked_for(run, capsys):
     assert main(["show", str(run)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("step_00000003: verified, healthy")
+    assert out.startswith("step_00000003: verified, provisional")
     assert 'fingerprint: {"manifest": "ab"}' in out
     _damage(run)
     assert main(["show", str(run), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["record"]["step"] == 2
-    assert shown["healthy"] is True
+    assert shown["health"] == "provisional"
     assert {"path", "shape", "dtype", "digest"} == set(shown["leaves"][0])
     assert main(["show", str(run), "--step", "3"]) == 4
     assert "another SHA-256" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from maxtrain.checkpoint.commit import (
     seal_files,
     write_commit,
 )
+from maxtrain.checkpoint.health import Health, Verdict
 from maxtrain.checkpoint.layout import find_checkpoints, step_directories
 from maxtrain.checkpoint.ledger import append_health, read_health, was_ever_committed
 from maxtrain.core.errors import CheckpointError, UserError
@@ -159,20 +160,20 @@ def test_what_was_never_committed_is_not_a_step(copy):
 def test_a_step_without_a_record_is_listed_with_its_reason(copy):
     (copy / "step_00000003" / "commit.json").unlink()
     info = list_steps(copy)[1]
-    assert (info.step, info.verified, info.healthy, info.record) == (3, False, None, None)
+    assert (info.step, info.verified, info.health, info.record) == (3, False, None, None)
     assert "its save never finished" in info.reason
 
 
 def test_the_last_verdict_counts_and_a_torn_line_does_not(copy):
-    assert [info.healthy for info in list_steps(copy)] == [True, True]
-    append_health(copy, 3, False, "loss spike")
-    append_health(copy, 2, False, "doubt")
-    append_health(copy, 2, True, "W clean steps")
+    assert [info.health for info in list_steps(copy)] == [Health.PROVISIONAL, Health.PROVISIONAL]
+    spike, clean = Verdict(Health.UNHEALTHY, "loss spike"), Verdict(Health.HEALTHY, "clean steps")
+    append_health(copy, 3, spike)
+    append_health(copy, 2, Verdict(Health.UNHEALTHY, "doubt"))
+    append_health(copy, 2, clean)
     with (copy / "health.jsonl").open("a") as file:
-        file.write('{"step": 2, "heal')
-    infos = list_steps(copy)
-    assert [(info.healthy, info.reason) for info in infos] == [(True, "W clean steps"), (False, "loss spike")]
-    append_health(copy, 2, False, "after the torn line")
+        file.write('{"step": 3, "health": "a word of later days", "reason": ""}\n{"step": 2, "heal')
+    assert [(info.health, info.reason) for info in list_steps(copy)] == [clean, spike]
+    append_health(copy, 2, Verdict(Health.UNHEALTHY, "after the torn line"))
     assert read_health(copy)[2].reason == "after the torn line"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import maxtrain.checkpoint.store as store_module
 from maxtrain.checkpoint import CheckpointStore, leaf_digest, list_steps, restore_subtree
+from maxtrain.checkpoint.health import Health, Verdict
 from maxtrain.core.errors import BusyError, CheckpointError, ExitCode, run_command
 
 
@@ -49,7 +50,7 @@ def test_a_save_restores_bit_for_bit_with_its_record(open_store, events, state, 
     store.wait()
     store.close()
     [info] = list_steps(directory)
-    assert (info.step, info.verified, info.healthy, info.record) == (12, True, True, record)
+    assert (info.step, info.verified, info.health, info.record) == (12, True, "provisional", record)
     step, restored, found = open_store().restore(abstract)
     assert (step, found) == (12, record)
     _assert_equal(restored, state)
@@ -139,7 +140,7 @@ def test_nothing_good_left_is_refused_and_never_a_fresh_start(copied, open_store
     for step in (2, 3):
         (copied / f"step_0000000{step}" / "commit.json").unlink()
     for _ in range(2):
-        with pytest.raises(CheckpointError, match="no step is both verified and healthy"):
+        with pytest.raises(CheckpointError, match="no verified step is left that is not unhealthy"):
             open_store().restore(abstract)
     with pytest.raises(CheckpointError, match=r"none is left; what was moved aside, and why, is in .*quarantine"):
         open_store().restore(abstract)
@@ -149,8 +150,8 @@ def test_nothing_good_left_is_refused_and_never_a_fresh_start(copied, open_store
 
 
 def test_unhealthy_steps_are_passed_over_and_saving_goes_on(copied, open_store, events, abstract, kit, mesh):
-    store = open_store()
-    store.mark_healthy(3, False, "loss spike at 3")
+    store, spike = open_store(), Verdict(Health.UNHEALTHY, "loss spike at 3")
+    assert store.judge(lambda step: spike if step == 3 else Verdict(Health.HEALTHY))
     assert store.restore(abstract, step=3)[0] == 3
     assert store.restore(abstract)[0] == 2
     assert "loss spike at 3" in events.of("fallback")[0][1]["reason"]
@@ -158,18 +159,40 @@ def test_unhealthy_steps_are_passed_over_and_saving_goes_on(copied, open_store, 
     store.wait()
     # The old verdict was on another state of that number.
     assert store.restore(abstract)[0] == 3
-    store.save(4, kit.state(mesh, seed=4), {"healthy": False})
+    store.save(4, kit.state(mesh, seed=4), {"finite": False})
     store.wait()
-    assert [info.healthy for info in list_steps(copied)] == [True, True, False]
+    assert [info.health for info in list_steps(copied)] == ["healthy", "provisional", "unhealthy"]
     store.quarantine_after(2, "rollback")
     assert store.restore(abstract)[0] == 2
 
 
+def test_each_verdict_is_written_once_and_not_while_a_save_is_on_its_way(
+    copied, open_store, events, state, monkeypatch
+):
+    def lines() -> list[tuple[int, str]]:
+        return [(line["step"], line["health"]) for line in map(json.loads, ledger.read_text().splitlines())]
+
+    ledger, gate, real = copied / "health.jsonl", threading.Event(), store_module.write_commit
+    store, before = open_store(), lines()
+    verdicts = {2: Verdict(Health.HEALTHY), 3: Verdict(Health.PROVISIONAL), 9: Verdict(Health.HEALTHY)}
+    monkeypatch.setattr(store_module, "write_commit", lambda *given: (gate.wait(20), real(*given))[1])
+    store.save(4, state, {})
+    assert not store.judge(lambda step: verdicts.get(step, verdicts[3]))
+    gate.set()
+    store.wait()
+    for _ in range(2):
+        assert store.judge(lambda step: verdicts.get(step, verdicts[3]))
+    assert lines() == [*before, (4, "provisional"), (2, "healthy")]
+    monkeypatch.setattr(store_module, "append_health", _fail_with(OSError(28, "No space left on device")))
+    assert store.judge(lambda _: Verdict(Health.UNHEALTHY, "spike"))
+    assert "No space left on device" in events.of("warning")[-1][1]["reason"]
+    assert [info.health for info in list_steps(copied)] == ["healthy", "provisional", "provisional"]
+
+
 def test_only_unhealthy_steps_are_refused_where_they_are(copied, open_store, abstract):
     store = open_store()
-    for step in (2, 3):
-        store.mark_healthy(step, False, "spike")
-    with pytest.raises(CheckpointError, match="is not healthy: spike"):
+    store.judge(lambda _: Verdict(Health.UNHEALTHY, "spike"))
+    with pytest.raises(CheckpointError, match="is unhealthy: spike"):
         store.restore(abstract)
     assert [info.verified for info in list_steps(copied)] == [True, True]
 
@@ -314,9 +337,10 @@ def test_retention_keeps_the_only_durable_step_while_a_newer_one_is_in_flight(
     gate.set()
     store.wait()
     assert seen == [[1]]
-    assert [info.step for info in list_steps(directory)] == [2]
+    assert [info.step for info in list_steps(directory)] == [1, 2]
+    store.judge(lambda _: Verdict(Health.HEALTHY))
     for step in (3, 4, 5, 6):
-        store.save(step, state, {"healthy": False})
+        store.save(step, state, {"finite": False})
     store.wait()
     assert [info.step for info in list_steps(directory)] == [2, 6]
     assert store.restore(abstract)[0] == 2
@@ -416,4 +440,5 @@ def test_ledgers_hold_every_commit(open_store, directory, state):
     store.wait()
     lines = [json.loads(line) for line in (directory / "commits.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert list(directory.glob("step_*")) == [directory / "step_00000002"]
+    # The next to be proven, and the newest.
+    assert sorted(directory.glob("step_*")) == [directory / "step_00000000", directory / "step_00000002"]
