@@ -36,7 +36,9 @@ def total(losses: Mapping[str, DomainLoss]) -> DomainLoss:
 
 
 def make_heldout_step(model: Model, num_domains: int) -> Callable[[Any, Array, dict[str, Array]], tuple[Array, Array]]:
-    """Build the function (params, expert_bias, batch [B, T]) -> (nats, target tokens) by domain [num_domains].
+    """Build the function (params, expert_bias, batch) -> (nats, target tokens) by domain [num_domains].
+
+    The batch is as `Model.loss` takes it, with `domain` one dimension less.
 
     Experts have no capacity here: dropped choices would let a row's loss depend on the rest of it.
     """
@@ -44,8 +46,9 @@ def make_heldout_step(model: Model, num_domains: int) -> Callable[[Any, Array, d
 
     def step(params: Any, expert_bias: Array, batch: dict[str, Array]) -> tuple[Array, Array]:
         _, aux = model.loss(params, batch, expert_bias=expert_bias, row_keys=None)
-        member = jax.nn.one_hot(batch["domain"], num_domains, dtype=jnp.float32)
-        return jnp.where(member > 0, aux.nll_B[:, None], 0.0).sum(0), member.T @ aux.weight_B
+        member = jax.nn.one_hot(batch["domain"].reshape(-1), num_domains, dtype=jnp.float32)
+        nll, weight = aux.nll_B.reshape(-1), aux.weight_B.reshape(-1)
+        return jnp.where(member > 0, nll[:, None], 0.0).sum(0), member.T @ weight
 
     return step
 

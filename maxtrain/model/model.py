@@ -3,16 +3,17 @@
 B batch  T tokens  D model  V vocabulary  E experts
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from maxtrain.config.schema import ModelConfig, PrecisionConfig, RematConfig
+from maxtrain.config.schema import ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
 from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
 from maxtrain.model.block import Block, Kind, Layer, Shared
@@ -25,6 +26,7 @@ from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.dispatch import sharded_cross_entropy
+from maxtrain.parallel.pipeline import Pipeline
 from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
 
 Cache = dict[str, LayerCache]
@@ -71,6 +73,7 @@ class Model:
         scan_unroll: layers laid out in one turn of the layer loop.
         kernels: `reference` for the plain forms.
         mesh: where it runs; None for one device.
+        pipeline: how the layers are cut where the mesh has stages.
 
     Raises:
         UserError: the config asks for a part that is not available yet.
@@ -85,6 +88,7 @@ class Model:
         scan_unroll: int = 4,
         kernels: Implementation = "auto",
         mesh: Mesh | None = None,
+        pipeline: PipelineConfig | None = None,
     ) -> None:
         if config.attention != "gqa":
             raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
@@ -100,11 +104,19 @@ class Model:
         """Numbers of the layers of each kind, in order."""
         for layer in range(config.num_layers):
             self.layers_of.setdefault("moe" if config.is_moe(layer) else "dense", []).append(layer)
+        self._staged: Kind = list(self.layers_of)[-1]
+        """The kind of the layers that a pipeline divides; those of another kind come before its first stage."""
+        self._pipeline_config = pipeline or PipelineConfig()
+        self.pipeline: Pipeline | None = None
+        """Stages of the mesh; None for one, where nothing is divided."""
+        if mesh is not None and mesh.shape["pipeline"] > 1:
+            self.pipeline = Pipeline(mesh, self._pipeline_config.rounds, len(self.layers_of[self._staged]))
         self._graphs: dict[Kind, nnx.GraphDef[Block]] = {}
         specs = specs_of(nnx.state(VocabularyTable(config)), "embedding")
         for kind, chosen in self.layers_of.items():
             self._graphs[kind], state = nnx.split(Block(config, self.runtime, kind))
-            specs += specs_of(state, f"layers/{kind}", len(chosen))
+            axis = "layers" if kind == self._staged else "leading_layers"
+            specs += specs_of(state, f"layers/{kind}", axis, len(chosen))
         self._final_norm, state = nnx.split(RMSNorm(config.d_model, config.norm_eps))
         specs += specs_of(state, "final_norm")
         if not config.tie_embeddings:
@@ -125,6 +137,7 @@ class Model:
             scan_unroll=self._unroll,
             kernels=self.runtime.implementation,
             mesh=self.mesh,
+            pipeline=self._pipeline_config,
         )
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
@@ -149,7 +162,20 @@ class Model:
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
-        return init_params(key, self.table)
+        params, order = init_params(key, self.table), self.stage_order
+        if order is None:
+            return params
+        staged = jax.tree.map(lambda leaf: jnp.take(leaf, order, axis=0), params["layers"][self._staged])
+        return {**params, "layers": {**params["layers"], self._staged: staged}}
+
+    @property
+    def stage_order(self) -> np.ndarray | None:
+        """Layer at each place of the staged stacks in memory, int [L]; None for the order of layers."""
+        return self.pipeline.layer_at if self.pipeline is not None and self.pipeline.rounds > 1 else None
+
+    def is_staged(self, path: str) -> bool:
+        """Whether a path, such as `mu/layers/moe/attention/query`, names a leaf in `stage_order`."""
+        return f"/layers/{self._staged}/" in f"/{path}"
 
     def expert_bias(self) -> jax.Array:
         """Initial expert bias, zeros [MoE layers, E]; [0, 0] without mixture-of-experts layers."""
@@ -170,37 +196,28 @@ class Model:
         Args:
             params: parameters.
             batch: `tokens`, `targets`, `segment_ids` (0 = padding), `positions` (int32) and `weights` (float32), all
-                [B, T].
+                [B, T]; on a mesh with pipeline stages M microbatches at once, [M, B, T], M a multiple of the stages.
             expert_bias: [MoE layers, E].
-            row_keys: typed keys [B] for dropout; None for none.
+            row_keys: typed keys [B] or [M, B] for dropout; None for none.
 
         Returns:
             Σ weight × (nll + z_weight × logsumexp²) + balance_weight × balance_sum + moe.z_weight × router_z_sum, and
             the parts.
         """
-        config, runtime = self.config, self.runtime
+        config = self.config
         weights_BT = batch["weights"].astype(jnp.float32)
-        shared = Shared(
-            rotation=make_rotation(batch["positions"], config.dim_per_head, config.rope),
-            valid_BT=batch["segment_ids"] > 0,
-            segment_ids_BT=batch["segment_ids"],
-            weight_BT=weights_BT,
-            row_keys_B=row_keys if config.dropout else None,
-        )
-        x_BTD, stats = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
-        total, nll_BT, z_BT = sharded_cross_entropy(
-            self._normalize(params, x_BTD),
-            self._output_table(params),
-            batch["targets"],
-            weights_BT,
-            mesh=self.mesh,
-            compute=partial(
-                cross_entropy,
-                z_weight=config.z_weight,
-                compute_dtype=runtime.compute_dtype,
-                implementation=runtime.implementation,
-            ),
-        )
+        batch = {**batch, "weights": weights_BT}
+        keys = row_keys if config.dropout else None
+        if self.pipeline is None:
+            shared = self._share(batch, keys)
+            x_BTD, stats = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
+            total, nll_BT, z_BT = self._score(params, x_BTD, batch)
+        else:
+            x_MBTD, stats = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
+            totals, nll_BT, z_BT = self.pipeline.over_microbatches(
+                lambda part: self._score(params, *part), (x_MBTD, batch)
+            )
+            total = totals.sum()
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
         if stats is None:
             stats = RouterStats(none, none, jnp.zeros((0, 0), jnp.float32), none, none)
@@ -217,6 +234,33 @@ class Model:
             expert_load=stats.load_E,
             router_entropy_sum=stats.entropy_sum,
             dropped=stats.dropped,
+        )
+
+    def _share(self, batch: Mapping[str, jax.Array], row_keys: jax.Array | None) -> Shared:
+        return Shared(
+            rotation=make_rotation(batch["positions"], self.config.dim_per_head, self.config.rope),
+            valid_BT=batch["segment_ids"] > 0,
+            segment_ids_BT=batch["segment_ids"],
+            weight_BT=batch["weights"],
+            row_keys_B=row_keys,
+        )
+
+    def _score(
+        self, params: Params, x_BTD: jax.Array, batch: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Cross-entropy of the last layer's output: its weighted sum, and each token's nll and logsumexp²."""
+        return sharded_cross_entropy(
+            self._normalize(params, x_BTD),
+            self._output_table(params),
+            batch["targets"],
+            batch["weights"],
+            mesh=self.mesh,
+            compute=partial(
+                cross_entropy,
+                z_weight=self.config.z_weight,
+                compute_dtype=self.runtime.compute_dtype,
+                implementation=self.runtime.implementation,
+            ),
         )
 
     def logits(
@@ -307,19 +351,66 @@ class Model:
         self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array
     ) -> tuple[jax.Array, RouterStats | None]:
         """All layers; the statistics are stacked over the mixture-of-experts layers."""
+        assert self.pipeline is None, "stages run by loss alone"
         stats = None
-        for kind, graph in self._graphs.items():
-            x_BTD, stats = run_stack(
-                graph,
-                params["layers"][kind],
-                self._layers(kind, expert_bias),
-                x_BTD,
-                shared,
-                windows=self._windows(kind),
-                unroll=self._unroll,
-                remat=self._remat.policy,
-            )
+        for kind in self.layers_of:
+            layers = self._layers(kind, expert_bias)
+            x_BTD, stats = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
         return x_BTD, stats
+
+    def _run_stages(
+        self,
+        pipeline: Pipeline,
+        params: Params,
+        batch: Mapping[str, jax.Array],
+        row_keys: jax.Array | None,
+        expert_bias: jax.Array,
+    ) -> tuple[jax.Array, RouterStats | None]:
+        """All layers for M microbatches: leading ones before the pipeline, the others in its stages."""
+        staged = self._staged
+        windows = self._windows(staged)[: pipeline.slot_layers]
+
+        def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> jax.Array:
+            batch, keys = part
+            x_BTD, shared = self._embed(params, batch["tokens"]), self._share(batch, keys)
+            for kind in self.layers_of:
+                if kind != staged:
+                    layers = self._layers(kind, expert_bias)
+                    x_BTD, _ = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
+            return x_BTD
+
+        def stage(
+            params: Params, layers: Layer, x_BTD: jax.Array, part: tuple[Any, jax.Array | None], active: jax.Array
+        ) -> tuple[jax.Array, RouterStats | None]:
+            batch, keys = part
+            # In the bubble every token is padding: no expert works, and no statistics are counted.
+            batch = {**batch, "segment_ids": jnp.where(active, batch["segment_ids"], 0)}
+            batch["weights"] = jnp.where(active, batch["weights"], 0.0)
+            return self._run_stack(staged, params, layers, x_BTD, self._share(batch, keys), windows)
+
+        part = (dict(batch), row_keys)
+        x_MBTD = pipeline.over_microbatches(enter, part)
+        return pipeline.run(stage, params["layers"][staged], self._layers(staged, expert_bias), x_MBTD, part)
+
+    def _run_stack(
+        self,
+        kind: Kind,
+        params: Params,
+        layers: Layer,
+        x_BTD: jax.Array,
+        shared: Shared,
+        windows: Sequence[int | None],
+    ) -> tuple[jax.Array, RouterStats | None]:
+        return run_stack(
+            self._graphs[kind],
+            params,
+            layers,
+            x_BTD,
+            shared,
+            windows=windows,
+            unroll=self._unroll,
+            remat=self._remat.policy,
+        )
 
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
         table_VD = self.runtime.constrain(params["embedding"]["weight"], "vocab", "embed")

@@ -75,8 +75,14 @@ def parameter(
     )
 
 
-def specs_of(state: nnx.State, prefix: str, num_layers: int | None = None) -> list[ParameterSpec]:
-    """Table rows of a module's abstract state, stacked over `num_layers` unless it is None."""
+STACK_AXES = ("layers", "leading_layers")
+"""Logical axes of a stack's first dimension: of layers that pipeline stages divide, and of those before them."""
+
+
+def specs_of(
+    state: nnx.State, prefix: str, stack_axis: str | None = None, num_layers: int | None = None
+) -> list[ParameterSpec]:
+    """Table rows of a module's abstract state, stacked over `num_layers` along one of STACK_AXES unless it is None."""
     specs = []
     for keys, variable in nnx.to_flat_state(state):
         meta = variable.get_metadata()
@@ -87,7 +93,7 @@ def specs_of(state: nnx.State, prefix: str, num_layers: int | None = None) -> li
                 path="/".join((prefix, *map(str, keys))),
                 shape=stack + abstract.shape,
                 dtype=jnp.dtype(abstract.dtype),
-                axes=(("layers",) if stack else ()) + meta["axes"],
+                axes=((stack_axis,) if stack else ()) + meta["axes"],
                 init="ones" if meta["std"] is None else "normal",
                 std=meta["std"] or 0.0,
                 num_batch_dims=len(stack) + meta["num_batch_dims"],
@@ -131,7 +137,7 @@ def init_params(key: jax.Array, table: Sequence[ParameterSpec]) -> Params:
 
 
 def _is_stacked(spec: ParameterSpec) -> bool:
-    return spec.axes[:1] == ("layers",)
+    return spec.axes[:1] != () and spec.axes[0] in STACK_AXES
 
 
 def _init_leaf(spec: ParameterSpec, key: Key) -> jax.Array:

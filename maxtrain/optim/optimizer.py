@@ -11,7 +11,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from maxtrain.config.schema import OptimizerConfig
 from maxtrain.optim.groups import Axes, group_tree
 
-_BATCH_AXES = ("layers", "expert")
+_BATCH_AXES = ("layers", "leading_layers", "expert")
 _MUON_GROUPS = ("attention", "feed_forward", "experts")
 _MUON_RMS = 0.2
 """Root mean square of AdamW's typical update, which Muon's is scaled to (Liu 2025, Moonlight)."""

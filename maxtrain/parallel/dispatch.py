@@ -284,10 +284,48 @@ def _run_island(
             a if value is None or a is None else _pad_batch(a, missing, value)
             for a, value in zip(arguments, fills, strict=True)
         ]
-    results = jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
-        *arguments
-    )
+    results = _call_island(island, mesh, tuple(in_specs), out_specs, tuple(arguments))
     return jax.tree.map(lambda a: a[:batch] if a.ndim else a, results) if missing else results
+
+
+def _call_island(
+    island: Callable[..., Any], mesh: Mesh, in_specs: Sequence[PartitionSpec], out_specs: Any, arguments: Sequence[Any]
+) -> Any:
+    """shard_map, also under a vmap over pipeline stages, of which each rank then holds one.
+
+    The vmap adds the stage to the specs and takes it off inside: to leave it to shard_map's own rule would run the
+    island over a dimension of size 1, and turn its loops of data-dependent length into masked ones.
+    """
+
+    def call(in_specs: Sequence[PartitionSpec], out_specs: Any, island: Callable[..., Any], arguments: Any) -> Any:
+        return jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
+            *arguments
+        )
+
+    if mesh.shape["pipeline"] == 1:
+        return call(in_specs, out_specs, island, arguments)
+
+    @jax.custom_batching.custom_vmap
+    def over_stages(*arguments: Any) -> Any:
+        return call(in_specs, out_specs, island, arguments)
+
+    @over_stages.def_vmap
+    def rule(_: int, is_staged: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+        staged = [bool(jax.tree.leaves(flags)) and all(jax.tree.leaves(flags)) for flags in is_staged]
+        specs = [PartitionSpec("pipeline", *s) if flag else s for s, flag in zip(in_specs, staged, strict=True)]
+
+        def one_stage(*arguments: Any) -> Any:
+            own = [a[0] if flag else a for a, flag in zip(arguments, staged, strict=True)]
+            return jax.tree.map(lambda a: a[None], island(*own))
+
+        def is_spec(spec: Any) -> bool:
+            return isinstance(spec, PartitionSpec)
+
+        out = jax.tree.map(lambda s: PartitionSpec("pipeline", *s), out_specs, is_leaf=is_spec)
+        results = call(specs, out, one_stage, arguments)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return over_stages(*arguments)
 
 
 def _pad_batch(x: Array, missing: int, value: int) -> Array:

@@ -14,6 +14,7 @@ Rules = Mapping[str, MeshAxes]
 PARAMETER_RULES: Rules = MappingProxyType(
     {
         "layers": "pipeline",
+        "leading_layers": None,
         "vocab": "tensor",
         "embed": "fsdp",
         "heads": "tensor",

@@ -19,7 +19,8 @@ def make_evaluator(
     parts: Parts, heldout: HeldOut, feeder: BatchFeeder, tokens_at: Callable[[int], int]
 ) -> Callable[[int, TrainState], HeldOutResult]:
     """Build the function (step, state) -> result over every held-out row; it changes nothing of the state."""
-    rows = feeder.micro_rows
+    pipeline = parts.model.pipeline
+    rows = feeder.micro_rows * (1 if pipeline is None else pipeline.stages)
     own = feeder.select(rows)
     replicated = NamedSharding(parts.mesh, PartitionSpec())
     heldout_step = jax.jit(make_heldout_step(parts.model, len(heldout.domains)), out_shardings=replicated)
@@ -27,7 +28,9 @@ def make_evaluator(
     def evaluate(step: int, state: TrainState) -> HeldOutResult:
         def one_batch(batch: dict[str, np.ndarray]) -> Any:
             placed = feeder.place({name: values[own] for name, values in batch.items()}, rows)
-            return heldout_step(state.params, state.expert_bias, {name: values[0] for name, values in placed.items()})
+            if pipeline is None:
+                placed = {name: values[0] for name, values in placed.items()}
+            return heldout_step(state.params, state.expert_bias, placed)
 
         losses = heldout_losses(one_batch, heldout, rows)
         scores = {name: _score(loss) for name, loss in losses.items()}

@@ -11,6 +11,7 @@ from maxtrain.checkpoint import CheckpointStore
 from maxtrain.checkpoint.health import Probation, Verdict
 from maxtrain.config.schema import CheckpointConfig, GuardConfig
 from maxtrain.core.errors import CheckpointError, StoppedError, UserError
+from maxtrain.model import Model
 from maxtrain.monitor.heldout import HeldOutResult
 from maxtrain.train.clock import StepClock
 from maxtrain.train.journal import Journal
@@ -75,6 +76,7 @@ class SaveHook(Hook):
 
     Args:
         store: where to save.
+        model: the model, which knows how the state lies in memory.
         record: (step, metrics of the last step, whether the state is finite, probation) -> the checkpoint's record.
         config: how often to save, and how many clean steps make a step healthy.
         max_skips: failed steps in a row that make a provisional step unhealthy.
@@ -87,6 +89,7 @@ class SaveHook(Hook):
     def __init__(
         self,
         store: CheckpointStore,
+        model: Model,
         record: Callable[[int, Metrics, bool, Probation], dict[str, Any]],
         config: CheckpointConfig,
         *,
@@ -96,7 +99,8 @@ class SaveHook(Hook):
         flush: Callable[[], None],
         clock: StepClock,
     ) -> None:
-        self._store, self._record, self._config, self._flush, self._clock = store, record, config, flush, clock
+        self._store, self._model, self._record, self._config = store, model, record, config
+        self._flush, self._clock = flush, clock
         self._max_skips, self._probation = max_skips, probation
         self._unproven = [start]
         self._metrics: Metrics = {}
@@ -127,7 +131,8 @@ class SaveHook(Hook):
             finite = bool(_finite_check()(state))
             self._unproven.append(step)
             try:
-                self._store.save(step, to_saved(state), self._record(step, self._metrics, finite, self._probation))
+                record = self._record(step, self._metrics, finite, self._probation)
+                self._store.save(step, to_saved(state, self._model), record)
             except CheckpointError as error:
                 self._failures.append(error)
 

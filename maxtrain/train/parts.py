@@ -50,6 +50,7 @@ def build_model(config: Config, mesh: Mesh) -> Model:
         scan_unroll=config.train.scan_unroll,
         kernels=config.train.kernels,
         mesh=mesh,
+        pipeline=config.pipeline,
     )
 
 

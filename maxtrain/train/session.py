@@ -15,11 +15,12 @@ from maxtrain.checkpoint import CheckpointStore
 from maxtrain.checkpoint.health import Probation
 from maxtrain.checkpoint.restore import DEFAULT_TIMEOUT_SECONDS
 from maxtrain.config.batch_plan import BatchPlan
-from maxtrain.config.schema import Config
+from maxtrain.config.schema import BATCH_AXES, Config
 from maxtrain.loader import HeldOut, Loader
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
 from maxtrain.optim import group_of
 from maxtrain.parallel.agreement import ProcessGroup
+from maxtrain.parallel.pipeline import Pipeline
 from maxtrain.plan import training_flops_per_token
 from maxtrain.train.clock import StepClock
 from maxtrain.train.evaluator import make_evaluator
@@ -105,6 +106,9 @@ def _announce(
             peak_source=source,
             seed=config.run.seed,
         )
+        pipeline = parts.model.pipeline
+        if pipeline is not None:
+            journal.progress.message(_describe_pipeline(config, plan, pipeline))
         journal.progress.message(
             f"{num_parameters:,} parameters on {parts.mesh.size} device(s) of {peak:.3g} TFLOP/s ({source}); "
             f"{plan.num_steps} steps; run directory {config.run.directory}"
@@ -117,6 +121,17 @@ def _announce(
         flops_per_token=lambda length: training_flops_per_token(config.model, length).total,
         peak_flops=peak * 1e12,
         num_devices=parts.mesh.size,
+    )
+
+
+def _describe_pipeline(config: Config, plan: BatchPlan, pipeline: Pipeline) -> str:
+    """Stages, microbatches in flight and the bubble, of the run's last batch size."""
+    ranks = math.prod(pipeline.mesh.shape[axis] for axis in BATCH_AXES)
+    num_micro = plan.segments[-1].batch_rows // (config.batch.micro_batch * ranks)
+    in_flight = config.pipeline.microbatches or num_micro
+    return (
+        f"pipeline of {pipeline.stages} stages × {pipeline.rounds} round(s) of {pipeline.slot_layers} layer(s); "
+        f"{in_flight} of {num_micro} microbatches in flight; bubble {pipeline.bubble(in_flight):.1%}"
     )
 
 
@@ -200,11 +215,11 @@ class _Attempt:
     def _restore_or_create(self, store: CheckpointStore) -> tuple[TrainState, int, Probation]:
         """State, step and probation of the newest checkpoint, or the initial ones where none was ever committed."""
         abstract = self.parts.abstract_state
-        found = store.restore(to_saved(abstract))
+        found = store.restore(to_saved(abstract, self.parts.model))
         if found is None:
             return self.parts.create_state(self.config.run.seed), 0, Probation()
         step, saved, record = found
-        return from_saved(saved, abstract), step, Probation(**record["monitor"].get("probation", {}))
+        return from_saved(saved, abstract, self.parts.model), step, Probation(**record["monitor"].get("probation", {}))
 
     def _save_hook(self, store: CheckpointStore, start: int, probation: Probation) -> SaveHook:
         def record(step: int, metrics: dict[str, Any], finite: bool, probation: Probation) -> dict[str, Any]:
@@ -224,6 +239,7 @@ class _Attempt:
 
         return SaveHook(
             store,
+            self.parts.model,
             record,
             self.config.checkpoint,
             max_skips=self.config.guard.max_skips,

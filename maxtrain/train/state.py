@@ -1,9 +1,11 @@
 """The state of a run: parameters, optimizer state, expert bias and the counters."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
@@ -80,20 +82,35 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: 
     )
 
 
-def to_saved(state: Any) -> dict[str, Any]:
-    """The state as nested dictionaries for a checkpoint.
+def to_saved(state: TrainState, model: Model) -> dict[str, Any]:
+    """The state as nested dictionaries for a checkpoint, whose leaves know neither optimizer chains nor stages.
 
     The optimizer's state is flat: `mu/PARAMETER`, `nu/PARAMETER` and `count` of Adam, `momentum/PARAMETER`,
-    `momentum_count` and `ns_coeffs` of Muon, so that the chain that they lie in never reaches the disk.
+    `momentum_count` and `ns_coeffs` of Muon. Stacks are in the order of layers. An abstract state stays abstract.
     """
     names = jax.tree.leaves(_slot_names(state.opt_state))
-    return {**state._asdict(), "opt_state": dict(zip(names, jax.tree.leaves(state.opt_state), strict=True))}
+    saved = {**state._asdict(), "opt_state": dict(zip(names, jax.tree.leaves(state.opt_state), strict=True))}
+    order = model.stage_order
+    return saved if order is None else _permute_staged(saved, model, np.argsort(order))
 
 
-def from_saved(saved: dict[str, Any], like: TrainState) -> TrainState:
+def from_saved(saved: dict[str, Any], like: TrainState, model: Model) -> TrainState:
     """Inverse of to_saved, with the structure of `like` (which may be abstract)."""
+    if model.stage_order is not None:
+        saved = _permute_staged(saved, model, model.stage_order)
     slots = saved["opt_state"]
     return TrainState(**{**saved, "opt_state": jax.tree.map(lambda name: slots[name], _slot_names(like.opt_state))})
+
+
+def _permute_staged(saved: dict[str, Any], model: Model, order: np.ndarray) -> dict[str, Any]:
+    """Permute the layers of staged stacks, where they lie; abstract leaves stay as they are."""
+
+    def permute(path: tuple, leaf: Any) -> Any:
+        if not model.is_staged(_name(path)) or isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        return jax.jit(partial(jnp.take, axis=0), out_shardings=leaf.sharding)(leaf, order)
+
+    return jax.tree_util.tree_map_with_path(permute, saved)
 
 
 def _slot_names(opt_state: Any) -> Any:

@@ -19,9 +19,22 @@ Metrics = dict[str, Array]
 
 
 def batch_gradients(
-    model: Model, params: Any, batch: Batch, expert_bias: Array, row_keys_AB: Array | None
+    model: Model,
+    params: Any,
+    batch: Batch,
+    expert_bias: Array,
+    row_keys_AB: Array | None,
+    in_flight: int | None = None,
 ) -> tuple[Any, Array, LossAux]:
-    """Sum losses and gradients over the microbatches of a batch.
+    """Sum losses and gradients over the microbatches of a batch, one after another or, in a pipeline, several at once.
+
+    Args:
+        model: the model.
+        params: its parameters.
+        batch: [A, B, T].
+        expert_bias: [L, E].
+        row_keys_AB: typed keys for dropout, or None.
+        in_flight: microbatches that the pipeline takes at once, None for all; of no effect without stages.
 
     Returns:
         The gradient of the summed loss (float32, like params), the summed loss, and the sums beside it; per-row
@@ -29,24 +42,27 @@ def batch_gradients(
     """
     grad = jax.value_and_grad(model.loss, has_aux=True)
 
-    def microbatch(part: tuple[Batch, Array | None]) -> tuple[Any, Array, LossAux]:
+    def one_pass(part: tuple[Batch, Array | None]) -> tuple[Any, Array, LossAux]:
         (total, aux), grads = grad(params, part[0], expert_bias=expert_bias, row_keys=part[1])
-        return grads, total, aux
+        return grads, total, aux._replace(nll_B=aux.nll_B.reshape(-1), weight_B=aux.weight_B.reshape(-1))
 
-    num_micro = batch["tokens"].shape[0]
-    if num_micro == 1:
-        return microbatch(jax.tree.map(lambda leaf: leaf[0], (dict(batch), row_keys_AB)))
+    passes: tuple[Batch, Array | None] = (dict(batch), row_keys_AB)
+    if model.pipeline is not None:
+        taken = in_flight or batch["tokens"].shape[0]
+        passes = jax.tree.map(lambda leaf: leaf.reshape(-1, taken, *leaf.shape[1:]), passes)
+    first = jax.tree.map(lambda leaf: leaf[0], passes)
+    if jax.tree.leaves(passes)[0].shape[0] == 1:
+        return one_pass(first)
 
     def add(carry: tuple, part: tuple) -> tuple[tuple, tuple[Array, Array]]:
-        grads, total, aux = microbatch(part)
+        grads, total, aux = one_pass(part)
         rows, sums = (aux.nll_B, aux.weight_B), aux._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
         return jax.tree.map(jnp.add, carry, (grads, total, sums)), rows
 
-    first = jax.tree.map(lambda leaf: leaf[0], (dict(batch), row_keys_AB))
-    _, _, aux_shape = jax.eval_shape(microbatch, first)
+    _, _, aux_shape = jax.eval_shape(one_pass, first)
     aux_shape = aux_shape._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (params, jnp.zeros(()), aux_shape))
-    (grads, total, aux), (nll, weight) = jax.lax.scan(add, zeros, (dict(batch), row_keys_AB))
+    (grads, total, aux), (nll, weight) = jax.lax.scan(add, zeros, passes)
     return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1))
 
 
@@ -75,7 +91,8 @@ def make_train_step(
         keys = None
         if config.model.dropout:
             keys = dropout_keys(config.run.seed, state.step, num_micro * rows).reshape(num_micro, rows)
-        sums, total, aux = batch_gradients(model, state.params, batch, state.expert_bias, keys)
+        in_flight = config.pipeline.microbatches
+        sums, total, aux = batch_gradients(model, state.params, batch, state.expert_bias, keys, in_flight)
         targets = aux.weight_B.sum()
         per_token = 1.0 / jnp.maximum(targets, 1.0)
         loss = total * per_token

@@ -95,7 +95,7 @@ class Runner:
         """Every leaf of a checkpoint, by path."""
         parts = self.parts(self.load(directory, *overrides))
         with CheckpointStore(directory / "checkpoints", keep=99) as store:
-            found = store.restore(to_saved(parts.abstract_state), step=step)
+            found = store.restore(to_saved(parts.abstract_state, parts.model), step=step)
         assert found is not None
         leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(found[1]))
         return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

@@ -110,9 +110,10 @@ class OnMesh:
             state, metrics = settle(self.parts.train_step(state, self.batch(step)))
             lines.append(jax.device_get(metrics))
             if step == 0:
-                moments = jax.device_get(to_saved(state)["opt_state"])
+                moments = jax.device_get(to_saved(state, self.parts.model)["opt_state"])
         first = {name.removeprefix("mu/"): leaf for name, leaf in moments.items() if name.startswith("mu/")}
-        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state.params))
+        saved = to_saved(state, self.parts.model)
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(saved["params"]))
         return Trained(
             gradient=first,
             params={jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves},

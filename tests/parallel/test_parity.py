@@ -44,8 +44,8 @@ def test_mesh_equals_one_device(on_mesh, one_device, mesh, num_micro):
 
 
 def test_parameters_are_born_sharded(on_mesh):
-    state = on_mesh(data=2, fsdp=2, expert=2).parts.create_state(0)
-    saved = to_saved(state)
+    parts = on_mesh(data=2, fsdp=2, expert=2).parts
+    saved = to_saved(parts.create_state(0), parts.model)
     up = saved["params"]["layers"]["moe"]["feed_forward"]["experts"]["up"]
     assert up.addressable_shards[0].data.size * 4 == up.size  # experts over `expert`, width over `fsdp`
     moment = saved["opt_state"]["nu/layers/moe/feed_forward/experts/up"]

@@ -11,7 +11,7 @@ from maxtrain.config.violations import Violation
 
 
 @dataclass(frozen=True)
-class _Phase:
+class BatchPhase:
     """A part of the run with one batch size, and the keys that set it."""
 
     tokens_key: str
@@ -23,7 +23,8 @@ class _Phase:
     sequence_length: int
 
 
-def _phases(config: Config) -> list[_Phase]:
+def batch_phases(config: Config) -> list[BatchPhase]:
+    """The parts of the run by batch size, in order."""
     data, batch = config.data, config.batch
     phases = []
     for index, stage in enumerate(data.stages):
@@ -31,7 +32,7 @@ def _phases(config: Config) -> list[_Phase]:
         key = "batch" if own is None else f"data.stages.{index}"
         length = stage.sequence_length or data.sequence_length
         phases.append(
-            _Phase(
+            BatchPhase(
                 f"data.stages.{index}.tokens",
                 stage.tokens,
                 0,
@@ -45,7 +46,7 @@ def _phases(config: Config) -> list[_Phase]:
     for index, warmup in enumerate(batch.warmup):
         key = f"batch.warmup.{index}"
         phases.append(
-            _Phase(
+            BatchPhase(
                 f"{key}.tokens",
                 warmup.tokens,
                 0,
@@ -55,7 +56,7 @@ def _phases(config: Config) -> list[_Phase]:
             )
         )
     before = sum(warmup.tokens for warmup in batch.warmup)
-    main = _Phase(
+    main = BatchPhase(
         "train.total_tokens",
         config.train.total_tokens,
         before,
@@ -66,7 +67,7 @@ def _phases(config: Config) -> list[_Phase]:
     return [*phases, main]
 
 
-def _check_batch_size(config: Config, phase: _Phase, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
+def _check_batch_size(config: Config, phase: BatchPhase, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """global_batch_tokens = micro_batch × sequence length × ranks × accumulation."""
     batch, key, value = config.batch, phase.batch_key, phase.batch_tokens
     ranks = prod(sizes[axis] for axis in BATCH_AXES) if sizes else 1
@@ -90,7 +91,7 @@ def _check_batch_size(config: Config, phase: _Phase, sizes: Mapping[str, int] | 
         yield Violation("model.moe.balance", "global", limit, cure)
 
 
-def _check_phase(config: Config, phase: _Phase) -> Iterator[Violation]:
+def _check_phase(config: Config, phase: BatchPhase) -> Iterator[Violation]:
     rest = phase.tokens - phase.before
     if rest % phase.batch_tokens or rest <= 0:
         near = say_either(multiples_near(phase.tokens, phase.batch_tokens, phase.before))
@@ -103,7 +104,7 @@ def _check_phase(config: Config, phase: _Phase) -> Iterator[Violation]:
         )
 
 
-def _check_blocks(config: Config, phases: list[_Phase]) -> Iterator[Violation]:
+def _check_blocks(config: Config, phases: list[BatchPhase]) -> Iterator[Violation]:
     lengths = [phase.sequence_length for phase in phases]
     block = config.data.block_tokens or max(lengths)
     wrong = sorted({length for length in lengths if block % length})
@@ -139,7 +140,7 @@ def _check_warmup_boundary(config: Config) -> Iterator[Violation]:
 def check_batch(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Sizes of batches and lengths of phases; ranks count only where the mesh's sizes are known."""
     batch, stages = config.batch, config.data.stages
-    phases = _phases(config)
+    phases = batch_phases(config)
     found: list[Violation] = []
     for phase in phases:
         found += [*_check_batch_size(config, phase, sizes), *_check_phase(config, phase)]

@@ -8,7 +8,6 @@ from maxtrain.config.schema import MESH_AXES, Config, MeshConfig, ModelConfig
 from maxtrain.config.violations import Violation
 
 _NOT_YET = {
-    "pipeline": "split the parameters by mesh.fsdp, mesh.tensor or mesh.expert instead",
     "context": "split the rows by mesh.data or mesh.fsdp, or shorten data.sequence_length",
 }
 

@@ -21,6 +21,7 @@ from maxtrain.config.schema.run import (
     EvaluationConfig,
     LoggingConfig,
     MeshConfig,
+    PipelineConfig,
     RunConfig,
     TrainConfig,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "ModelConfig",
     "MoeConfig",
     "OptimizerConfig",
+    "PipelineConfig",
     "PrecisionConfig",
     "Range",
     "RematConfig",

@@ -42,13 +42,22 @@ class MeshConfig(Section):
     fsdp: AxisSize = 1
     """Shards of parameters and optimizer state, each with its own rows."""
     pipeline: AxisSize = 1
-    """Pipeline stages; over 1 is not available yet."""
+    """Pipeline stages, which divide the layers; see the section `pipeline`."""
     expert: AxisSize = 1
     """Shards of the experts, each with its own rows."""
     context: AxisSize = 1
     """Shards of the sequence; over 1 is not available yet."""
     tensor: AxisSize = 1
     """Shards of heads, hidden widths and vocabulary."""
+
+
+class PipelineConfig(Section):
+    """How the stages of mesh.pipeline take turns."""
+
+    rounds: PositiveInt = 1
+    """Slots of layers that each stage holds: 1 is GPipe, more are interleaved (circular) and shrink the bubble."""
+    microbatches: PositiveInt | None = None
+    """Microbatches in flight in one pass, a multiple of the stages; null: all of a step's."""
 
 
 class TrainConfig(Section):
@@ -120,6 +129,8 @@ class Config(Section):
     """What is recomputed."""
     mesh: MeshConfig = MeshConfig()
     """Where it runs."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """How its pipeline stages take turns."""
     train: TrainConfig
     """How long."""
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -241,7 +241,6 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         ),
         (["run.directory=''"], "run.directory = '': is an empty text"),
         # mesh
-        (["mesh.pipeline=2"], "mesh.pipeline = 2: is not available yet; set 1; split the parameters by mesh.fsdp"),
         (["mesh.context=-1"], "mesh.context = -1: is not available yet; set 1; split the rows by mesh.data"),
         (["mesh.data=0"], "mesh.data = 0: an axis has a size of at least 1"),
         (["mesh.data=-1", "mesh.fsdp=-1"], "mesh.fsdp = -1: only one axis may be -1, and mesh.data is"),

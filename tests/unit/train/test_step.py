@@ -165,7 +165,7 @@ def test_clipping_scales_the_whole_gradient(parts_of, gradients, make_batch):
     state, metrics = parts.train_step(parts.create_state(0), make_batch())
     norm = float(metrics["grad_norm"])
     assert norm > 0.25
-    moments = to_saved(state)["opt_state"]
+    moments = to_saved(state, parts.model)["opt_state"]
     for name in ("embedding/weight", "output/weight", "final_norm/scale"):
         first, second = name.split("/")
         expected = 0.1 * 0.25 * sums[first][second] / aux.weight_B.sum() / norm
@@ -175,23 +175,25 @@ def test_clipping_scales_the_whole_gradient(parts_of, gradients, make_batch):
 def test_saved_form_is_plain_and_comes_back(parts_of):
     _, parts = parts_of("plain")
     state = parts.create_state(0)
-    saved = to_saved(state)
+    saved = to_saved(state, parts.model)
     assert set(saved) == {"params", "opt_state", "expert_bias", "step", "updates", "skips"}
     parameters = [spec.path for spec in parts.model.table]
     assert set(saved["opt_state"]) == {"count", *(f"{slot}/{path}" for slot in ("mu", "nu") for path in parameters)}
-    back = from_saved(saved, parts.abstract_state)
+    back = from_saved(saved, parts.abstract_state, parts.model)
     jax.tree.map(lambda a, b: None, back, state)  # raises where the structures differ
     assert bits(back) == bits(state)
 
 
 def test_muon_is_saved_by_parameter_whatever_the_chain(make_config):
     config = make_config(optimizer={"name": "muon"})
-    state = build_parts(config, plan_batches(config), num_domains=2).abstract_state
-    slots = to_saved(state)["opt_state"]
+    parts = build_parts(config, plan_batches(config), num_domains=2)
+    state = parts.abstract_state
+    saved = to_saved(state, parts.model)
+    slots = saved["opt_state"]
     assert {"count", "momentum_count", "ns_coeffs", "mu/output/weight", "nu/output/weight"} <= set(slots)
     assert "momentum/layers/moe/attention/query" in slots
     assert "mu/layers/moe/attention/query" not in slots
-    jax.tree.map(lambda a, b: None, from_saved(to_saved(state), state), state)  # raises where they differ
+    jax.tree.map(lambda a, b: None, from_saved(saved, state, parts.model), state)  # raises where they differ
 
 
 def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_own():
@@ -200,6 +202,7 @@ def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_
 
         mesh = jax.make_mesh((1, 1), ("a", "b"), (AxisType.Auto,) * 2)
         table = ()
+        stage_order = None
 
         def init(self, key):
             del key
@@ -213,7 +216,7 @@ def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_
             return {"output": {"weight": near}, "mtp": {"output": {"weight": far}}}
 
     model: Any = Twins()
-    saved = to_saved(abstract_state(model, optax.scale_by_adam(), model.mesh))
+    saved = to_saved(abstract_state(model, optax.scale_by_adam(), model.mesh), model)
     specs = {name: leaf.sharding.spec for name, leaf in saved["opt_state"].items()}
     assert (
         specs["mu/mtp/output/weight"] == saved["params"]["mtp"]["output"]["weight"].sharding.spec == PartitionSpec("a")

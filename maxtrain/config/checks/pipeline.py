@@ -1,0 +1,82 @@
+"""The pipeline: layers that divide over the stages, and microbatches that fill them."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from maxtrain.config.checks.batch import batch_phases
+from maxtrain.config.checks.numbers import divisors_near, multiples_near, say_either
+from maxtrain.config.schema import BATCH_AXES, Config, ModelConfig, PipelineConfig
+from maxtrain.config.violations import Violation
+
+
+def check_pipeline(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
+    """What a mesh with stages asks of layers and batches; without stages the section must be untouched."""
+    stages = sizes["pipeline"] if sizes else max(config.mesh.pipeline, 1)
+    if stages > 1:
+        layers = list(_check_layers(config.model, config.pipeline, stages))
+        yield from layers or _check_windows(config.model, config.pipeline, stages)
+        yield from _check_microbatches(config, stages, sizes)
+    elif config.mesh.pipeline == 1:
+        for key in ("rounds", "microbatches"):
+            value, default = getattr(config.pipeline, key), PipelineConfig.model_fields[key].default
+            if value != default:
+                cure = f"give mesh.pipeline, or remove it (the default is {'null' if default is None else default})"
+                yield Violation(f"pipeline.{key}", value, "has no effect with mesh.pipeline = 1", cure)
+
+
+def _num_leading(model: ModelConfig) -> int:
+    """Dense layers before the first stage."""
+    return model.moe.first_dense if model.moe is not None and model.moe.first_dense < model.num_layers else 0
+
+
+def _check_layers(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> Iterator[Violation]:
+    leading = _num_leading(model)
+    slots = stages * pipeline.rounds
+    if (model.num_layers - leading) % slots:
+        after = f"{model.num_layers} less {leading} dense ones before the first stage" if leading else "in the stages"
+        near = say_either(multiples_near(model.num_layers, slots, leading))
+        yield Violation(
+            "model.num_layers",
+            model.num_layers,
+            f"the layers ({after}) must be a multiple of mesh.pipeline {stages} × pipeline.rounds {pipeline.rounds}",
+            f"set {near}, or mesh.pipeline to {say_either(divisors_near(stages, model.num_layers - leading))}",
+        )
+
+
+def _check_windows(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> Iterator[Violation]:
+    leading = _num_leading(model)
+    windows = [model.window_of(layer) for layer in range(leading, model.num_layers)]
+    size = len(windows) // (stages * pipeline.rounds)
+    if any(windows[start : start + size] != windows[:size] for start in range(0, len(windows), size)):
+        yield Violation(
+            "model.global_every",
+            model.global_every,
+            f"gives the {stages} × {pipeline.rounds} slots of {size} layer(s) different windows",
+            f"make mesh.pipeline × pipeline.rounds such that {model.global_every} divides the layers of a slot",
+        )
+
+
+def _check_microbatches(config: Config, stages: int, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
+    in_flight = config.pipeline.microbatches
+    if in_flight is not None and in_flight % stages:
+        yield Violation(
+            "pipeline.microbatches",
+            in_flight,
+            f"must be a multiple of mesh.pipeline = {stages}",
+            f"set {say_either(multiples_near(in_flight, stages))}",
+        )
+        return
+    if sizes is None:
+        return
+    for phase in batch_phases(config):
+        micro_tokens = config.batch.micro_batch * phase.sequence_length * prod(sizes[axis] for axis in BATCH_AXES)
+        num_micro, rest = divmod(phase.batch_tokens, micro_tokens)
+        unit, name = (in_flight, "pipeline.microbatches") if in_flight else (stages, "mesh.pipeline")
+        if rest == 0 and num_micro % unit:
+            near = say_either(multiples_near(phase.batch_tokens, micro_tokens * unit))
+            yield Violation(
+                phase.batch_key,
+                phase.batch_tokens,
+                f"is {num_micro} microbatch(es) of {micro_tokens:,} tokens, not a multiple of {name} = {unit}",
+                f"set {near}, or batch.micro_batch lower",
+            )
