@@ -63,10 +63,22 @@ def choose_experts(logits_BTE: jax.Array, bias_E: jax.Array, config: MoeConfig) 
     if config.num_groups > 1:
         score_BTE = choice_BTE if biased else jnp.exp(log_BTE)
         choice_BTE = jnp.where(_in_top_groups(score_BTE, config, biased), choice_BTE, -jnp.inf)
-    _, index_BTk = jax.lax.top_k(jax.lax.stop_gradient(choice_BTE), config.top_k)
+    index_BTk = top_indices(jax.lax.stop_gradient(choice_BTE), config.top_k)
     chosen_BTk = jnp.take_along_axis(log_BTE, index_BTk, axis=-1)
     weight_BTk = jax.nn.softmax(chosen_BTk, axis=-1) if config.normalize_top_k else jnp.exp(chosen_BTk)
-    return Routing(index_BTk.astype(jnp.int32), weight_BTk * config.routed_scale)
+    return Routing(index_BTk, weight_BTk * config.routed_scale)
+
+
+def top_indices(score_BTE: jax.Array, k: int) -> jax.Array:
+    """Indices of the k greatest along the last dimension, int32, greatest first, of equal ones the first.
+
+    By k maxima: XLA does not divide its own top-k over ranks, but gathers all of their rows on each (jax 0.10).
+    """
+    places, chosen = jnp.arange(score_BTE.shape[-1]), []
+    for _ in range(k):
+        chosen.append(jnp.argmax(score_BTE, axis=-1).astype(jnp.int32))
+        score_BTE = jnp.where(places == chosen[-1][..., None], -jnp.inf, score_BTE)
+    return jnp.stack(chosen, axis=-1)
 
 
 def _in_top_groups(score_BTE: jax.Array, config: MoeConfig, biased: bool) -> jax.Array:
@@ -74,8 +86,8 @@ def _in_top_groups(score_BTE: jax.Array, config: MoeConfig, biased: bool) -> jax
     group_size = config.num_experts // config.num_groups
     grouped = score_BTE.reshape(*score_BTE.shape[:-1], config.num_groups, group_size)
     best = min(2, group_size) if biased or config.score == "sigmoid" else 1
-    group_score = jax.lax.top_k(grouped, best)[0].sum(-1)
-    _, groups = jax.lax.top_k(group_score, config.top_groups)
+    group_score = jnp.take_along_axis(grouped, top_indices(grouped, best), axis=-1).sum(-1)
+    groups = top_indices(group_score, config.top_groups)
     allowed = (groups[..., None] == jnp.arange(config.num_groups)).any(-2)
     return jnp.repeat(allowed, group_size, axis=-1)
 

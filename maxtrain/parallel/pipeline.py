@@ -161,8 +161,6 @@ class Pipeline:
 
     def _constrain(self, leaf: Array) -> Array:
         """Lay [S, B, T, ...], [S, B] or [S] out: stages over the pipeline, rows and tokens by the rules."""
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return leaf
         rows = to_partition_spec(_ROWS[: leaf.ndim - 1], ACTIVATION_RULES)
         return lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, PartitionSpec(AXIS, *rows)))
 

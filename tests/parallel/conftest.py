@@ -1,7 +1,7 @@
 """The same small model on one device and on meshes of the eight emulated ones."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,43 +17,42 @@ from maxtrain.train.state import to_saved
 ROWS, LENGTH, VOCABULARY = 32, 32, 128
 
 
-def parity_config(mesh: dict[str, int], num_micro: int = 1) -> Config:
-    """Eight experts, shared expert, first layer dense, windows; float32."""
+def parity_config(mesh: dict[str, int], num_micro: int = 1, **sections: dict[str, Any]) -> Config:
+    """Eight experts, shared expert, first layer dense, windows; float32; sections change some keys of it."""
     ranks = int(np.prod([mesh.get(axis, 1) for axis in ("data", "fsdp", "expert")]))
-    return Config.model_validate(
-        {
-            "run": {"directory": "unused", "seed": 11},
-            "data": {"source": "synthetic", "sequence_length": LENGTH},
-            "batch": {"global_batch_tokens": ROWS * LENGTH, "micro_batch": ROWS // ranks // num_micro},
-            "model": {
-                "vocab_size": VOCABULARY,
-                "num_layers": 3,
-                "d_model": 32,
-                "num_heads": 8,
-                "num_kv_heads": 4,
-                "head_dim": 8,
-                "d_ff": 64,
-                "window": 16,
-                "global_every": 3,
-                "qk_norm": True,
-                "attention_gate": True,
-                "z_weight": 1e-4,
-                "moe": {
-                    "num_experts": 8,
-                    "top_k": 2,
-                    "d_expert": 32,
-                    "num_shared": 1,
-                    "first_dense": 1,
-                    "balance_weight": 0.01,
-                    "z_weight": 1e-3,
-                },
+    config: dict[str, Any] = {
+        "run": {"directory": "unused", "seed": 11},
+        "data": {"source": "synthetic", "sequence_length": LENGTH},
+        "batch": {"global_batch_tokens": ROWS * LENGTH, "micro_batch": ROWS // ranks // num_micro},
+        "model": {
+            "vocab_size": VOCABULARY,
+            "num_layers": 3,
+            "d_model": 32,
+            "num_heads": 8,
+            "num_kv_heads": 4,
+            "head_dim": 8,
+            "d_ff": 64,
+            "window": 16,
+            "global_every": 3,
+            "qk_norm": True,
+            "attention_gate": True,
+            "z_weight": 1e-4,
+            "moe": {
+                "num_experts": 8,
+                "top_k": 2,
+                "d_expert": 32,
+                "num_shared": 1,
+                "first_dense": 1,
+                "balance_weight": 0.01,
+                "z_weight": 1e-3,
             },
-            "mesh": {"devices": int(np.prod(list(mesh.values()))) if mesh else 1, **mesh},
-            "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
-            "optimizer": {"weight_decay": 0.1, "clip_norm": None},
-            "schedule": {"name": "constant", "lr": 1e-3},
-        }
-    )
+        },
+        "mesh": {"devices": int(np.prod(list(mesh.values()))) if mesh else 1, **mesh},
+        "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
+        "optimizer": {"weight_decay": 0.1, "clip_norm": None},
+        "schedule": {"name": "constant", "lr": 1e-3},
+    }
+    return Config.model_validate(config | {name: config.get(name, {}) | keys for name, keys in sections.items()})
 
 
 def parity_batch(seed: int) -> dict[str, np.ndarray]:
@@ -80,6 +79,20 @@ def parity_batch(seed: int) -> dict[str, np.ndarray]:
     return {**{name: value.astype(np.int32) for name, value in rows.items()}, "weights": weights}
 
 
+def relative(a, b) -> float:
+    """Relative L2 distance of two leaves; a zero leaf must be matched exactly."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not np.any(b):
+        return float(np.abs(a).max(initial=0.0))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def farthest(a: dict, b: dict) -> tuple[str, float]:
+    """The leaf with the greatest distance."""
+    assert a.keys() == b.keys()
+    return max(((name, relative(leaf, b[name])) for name, leaf in a.items()), key=lambda item: item[1])
+
+
 class Trained(NamedTuple):
     """Some steps of training, by parameter path."""
 
@@ -94,8 +107,7 @@ class Trained(NamedTuple):
 class OnMesh:
     """The model on one mesh."""
 
-    def __init__(self, mesh: dict[str, int], num_micro: int) -> None:
-        config = parity_config(mesh, num_micro)
+    def __init__(self, config: Config) -> None:
         self.parts = build_parts(config, plan_batches(config), num_domains=2)
         self._feeder = BatchFeeder(self.parts.mesh, config.batch.micro_batch)
         self._seed = config.run.seed
@@ -125,7 +137,17 @@ class OnMesh:
 def on_mesh():
     @functools.cache
     def build(num_micro: int = 1, **mesh: int) -> OnMesh:
-        return OnMesh(mesh, num_micro)
+        return OnMesh(parity_config(mesh, num_micro))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_on():
+    """From a mesh, microbatches a step and changed sections to the model on it."""
+
+    def build(mesh: dict[str, int], num_micro: int = 1, **sections: dict[str, Any]) -> OnMesh:
+        return OnMesh(parity_config(mesh, num_micro, **sections))
 
     return build
 
@@ -134,3 +156,23 @@ def on_mesh():
 def one_device(on_mesh) -> Trained:
     """Five steps of the same model on one device."""
     return on_mesh().train(5)
+
+
+@pytest.fixture(scope="session")
+def assert_parity():
+    """Loss, gradient of the first step and parameters after the last one against a reference.
+
+    Adam divides a gradient by its size: where that is near zero, rounding alone moves the parameter, so that a mesh
+    that adds up in another order may ask for a wider bound on the parameters.
+    """
+
+    def check(trained: Trained, reference: Trained, params: float = 1e-5) -> None:
+        for line, other in zip(reference.lines, trained.lines, strict=True):
+            np.testing.assert_array_equal(other["expert_load"], line["expert_load"])  # a flipped expert would show here
+            assert other["batch_digest"] == line["batch_digest"]
+            assert relative(other["loss"], line["loss"]) < 2e-6
+            assert relative(other["grad_norm"], line["grad_norm"]) < 2e-6
+        assert farthest(trained.gradient, reference.gradient)[1] < 1e-5, farthest(trained.gradient, reference.gradient)
+        assert farthest(trained.params, reference.params)[1] < params, farthest(trained.params, reference.params)
+
+    return check

@@ -240,6 +240,31 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "set 200 or 300",
         ),
         (["run.directory=''"], "run.directory = '': is an empty text"),
+        # pipeline
+        (["pipeline.rounds=2"], "pipeline.rounds = 2: has no effect with mesh.pipeline = 1; give mesh.pipeline"),
+        (
+            ["mesh.pipeline=3", "batch={global_batch_tokens: 768, micro_batch: 4}", "train.total_tokens=7680"],
+            "model.num_layers = 4: the layers (in the stages) must be a multiple of mesh.pipeline 3 × pipeline.rounds "
+            "1; set 3 or 6, or mesh.pipeline to 2 or 4",
+        ),
+        (
+            [MOE, "mesh.pipeline=2", "pipeline.rounds=2"],
+            "model.num_layers = 4: the layers (4 less 1 dense ones before the first stage) must be a multiple of "
+            "mesh.pipeline 2 × pipeline.rounds 2; set 5 or 9, or mesh.pipeline to 1 or 3",
+        ),
+        (
+            ["mesh.pipeline=4", "batch.micro_batch=2", "model.window=8", "model.global_every=2"],
+            "model.global_every = 2: gives the 4 × 1 slots of 1 layer(s) different windows; make mesh.pipeline",
+        ),
+        (
+            ["mesh.pipeline=4"],
+            "batch.global_batch_tokens = 512: is 2 microbatch(es) of 256 tokens, not a multiple of mesh.pipeline = 4; "
+            "set 1,024 or 2,048, or batch.micro_batch lower",
+        ),
+        (
+            ["mesh.pipeline=2", "pipeline.microbatches=3"],
+            "pipeline.microbatches = 3: must be a multiple of mesh.pipeline = 2; set 2 or 4",
+        ),
         # mesh
         (["mesh.context=-1"], "mesh.context = -1: is not available yet; set 1; split the rows by mesh.data"),
         (["mesh.data=0"], "mesh.data = 0: an axis has a size of at least 1"),
@@ -350,8 +375,8 @@ def test_all_violations_are_told_at_once(make: MakeConfig) -> None:
     )
     paths = {violation.path for violation in check_config(config)}
     assert paths == {
-        "mesh.pipeline",
         "mesh.tensor",
+        "model.num_layers",
         "model.num_kv_heads",
         "model.attention",
         "model.moe.top_k",
@@ -361,7 +386,7 @@ def test_all_violations_are_told_at_once(make: MakeConfig) -> None:
         "schedule.min_lr",
     }
     origins = {"model": "run.yaml:4", "train.total_tokens": "command line"}
-    with pytest.raises(ConfigError, match=r"run.yaml: \d+ violations\n  mesh.pipeline = 2") as caught:
+    with pytest.raises(ConfigError, match=r"run.yaml: \d+ violations\n  mesh.tensor = 5") as caught:
         check_or_raise(config, name="run.yaml", origins=origins)
     text = str(caught.value)
     assert "set gqa, with fewer model.num_kv_heads [run.yaml:4]" in text

@@ -36,7 +36,6 @@ def test_what_is_left(axis):
         ({"data": -1, "fsdp": -1}, r"mesh.fsdp = -1: only one axis may be -1, and mesh.data is"),
         ({"tensor": 0}, r"mesh.tensor = 0: an axis has a size of at least 1"),
         ({"data": 4, "context": 2}, r"mesh.context = 2: is not available yet; set 1"),
-        ({"data": 8, "pipeline": -1}, r"mesh.pipeline = -1: is not available yet"),
     ],
 )
 def test_sizes_that_do_not_fit(axes, text):
