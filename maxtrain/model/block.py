@@ -36,6 +36,16 @@ class Shared(NamedTuple):
     row_keys_B: jax.Array | None
     """Dropout keys; None for no dropout."""
 
+    def only_if(self, works: jax.Array) -> "Shared":
+        """The same, or where a layer has no work nothing but padding: no expert runs and no statistics are counted."""
+        assert self.segment_ids_BT is not None
+        assert self.weight_BT is not None
+        return self._replace(
+            valid_BT=self.valid_BT & works,
+            segment_ids_BT=jnp.where(works, self.segment_ids_BT, 0),
+            weight_BT=jnp.where(works, self.weight_BT, 0.0),
+        )
+
 
 class Layer(NamedTuple):
     """What tells one layer of a kind from the others."""

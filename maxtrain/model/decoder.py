@@ -6,6 +6,7 @@ L layers of the stack  B batch  T tokens  D model
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from maxtrain.model.attention import LayerCache
@@ -25,6 +26,7 @@ def run_stack(
     windows: Sequence[int | None],
     unroll: int,
     remat: str,
+    has_empty: bool = False,
 ) -> tuple[jax.Array, RouterStats | None]:
     """Run the layers in order.
 
@@ -37,6 +39,7 @@ def run_stack(
         windows: attention window of each layer; static.
         unroll: layers to lay out in one turn of the loop.
         remat: a value of `remat.policy`.
+        has_empty: some places may hold no layer: their number is under 0, and they change nothing.
 
     Returns:
         The residual stream after the last layer, and the routers' statistics [L, ...] where there are any.
@@ -46,7 +49,12 @@ def run_stack(
         window: int | None, x_BTD: jax.Array, slices: tuple[Params, Layer]
     ) -> tuple[jax.Array, RouterStats | None]:
         layer_params, layer = slices
-        return nnx.merge(graph, layer_params)(x_BTD, shared, layer, window)
+        block = nnx.merge(graph, layer_params)
+        if not has_empty:
+            return block(x_BTD, shared, layer, window)
+        exists = layer.number >= 0
+        y_BTD, stats = block(x_BTD, shared.only_if(exists), layer, window)
+        return jnp.where(exists, y_BTD, x_BTD), stats
 
     return scan_layers(step, x_BTD, (params, layers), windows, unroll=unroll, remat=remat)
 

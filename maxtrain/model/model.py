@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
@@ -147,9 +146,15 @@ class Model:
     def abstract_params(self) -> Params:
         """Shapes and dtypes of the parameters, with their shardings."""
         return to_tree(
-            (spec.path, jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._sharding(spec)))
+            (spec.path, jax.ShapeDtypeStruct(self._memory_shape(spec), spec.dtype, sharding=self._sharding(spec)))
             for spec in self.table
         )
+
+    def _memory_shape(self, spec: ParameterSpec) -> tuple[int, ...]:
+        """Shape of a parameter in memory, where a stack may have empty places."""
+        if self.pipeline is None or not self.is_staged(spec.path):
+            return spec.shape
+        return (self.pipeline.num_places, *spec.shape[1:])
 
     def shardings(self) -> Params:
         """Where each parameter lies."""
@@ -162,20 +167,15 @@ class Model:
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
-        params, order = init_params(key, self.table), self.stage_order
-        if order is None:
+        params = init_params(key, self.table)
+        if self.pipeline is None:
             return params
-        staged = jax.tree.map(lambda leaf: jnp.take(leaf, order, axis=0), params["layers"][self._staged])
+        staged = jax.tree.map(self.pipeline.to_memory, params["layers"][self._staged])
         return {**params, "layers": {**params["layers"], self._staged: staged}}
 
-    @property
-    def stage_order(self) -> np.ndarray | None:
-        """Layer at each place of the staged stacks in memory, int [L]; None for the order of layers."""
-        return self.pipeline.layer_at if self.pipeline is not None and self.pipeline.rounds > 1 else None
-
     def is_staged(self, path: str) -> bool:
-        """Whether a path, such as `mu/layers/moe/attention/query`, names a leaf in `stage_order`."""
-        return f"/layers/{self._staged}/" in f"/{path}"
+        """Whether a path, such as `mu/layers/moe/attention/query`, names a stack that the pipeline's stages divide."""
+        return self.pipeline is not None and f"/layers/{self._staged}/" in f"/{path}"
 
     def expert_bias(self) -> jax.Array:
         """Initial expert bias, zeros [MoE layers, E]; [0, 0] without mixture-of-experts layers."""
@@ -383,14 +383,15 @@ class Model:
             params: Params, layers: Layer, x_BTD: jax.Array, part: tuple[Any, jax.Array | None], active: jax.Array
         ) -> tuple[jax.Array, RouterStats | None]:
             batch, keys = part
-            # In the bubble every token is padding: no expert works, and no statistics are counted.
-            batch = {**batch, "segment_ids": jnp.where(active, batch["segment_ids"], 0)}
-            batch["weights"] = jnp.where(active, batch["weights"], 0.0)
-            return self._run_stack(staged, params, layers, x_BTD, self._share(batch, keys), windows)
+            shared = self._share(batch, keys).only_if(active)
+            return self._run_stack(staged, params, layers, x_BTD, shared, windows, has_empty=has_empty)
 
         part = (dict(batch), row_keys)
         x_MBTD = pipeline.over_microbatches(enter, part)
-        return pipeline.run(stage, params["layers"][staged], self._layers(staged, expert_bias), x_MBTD, part)
+        has_empty = pipeline.num_places > pipeline.num_layers
+        layers = jax.tree.map(lambda leaf: leaf[pipeline.layer_at], self._layers(staged, expert_bias))
+        layers = layers._replace(number=jnp.where(pipeline.layer_at < 0, -1, layers.number))
+        return pipeline.run(stage, params["layers"][staged], layers, x_MBTD, part)
 
     def _run_stack(
         self,
@@ -400,6 +401,8 @@ class Model:
         x_BTD: jax.Array,
         shared: Shared,
         windows: Sequence[int | None],
+        *,
+        has_empty: bool = False,
     ) -> tuple[jax.Array, RouterStats | None]:
         return run_stack(
             self._graphs[kind],
@@ -410,6 +413,7 @@ class Model:
             windows=windows,
             unroll=self._unroll,
             remat=self._remat.policy,
+            has_empty=has_empty,
         )
 
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:

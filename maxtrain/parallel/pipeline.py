@@ -32,7 +32,7 @@ class Pipeline:
     mesh: Mesh
     rounds: int
     num_layers: int
-    """Layers of the stack, a multiple of stages × rounds."""
+    """Layers of the stack; where stages × rounds do not divide them, the last slots are not full."""
 
     @property
     def stages(self) -> int:
@@ -42,18 +42,39 @@ class Pipeline:
     @property
     def slot_layers(self) -> int:
         """J, layers that a stage runs in one tick."""
-        return self.num_layers // (self.stages * self.rounds)
+        return -(-self.num_layers // (self.stages * self.rounds))
+
+    @property
+    def num_places(self) -> int:
+        """P, places for layers in memory; more than the layers where slots are not full."""
+        return self.stages * self.rounds * self.slot_layers
 
     @property
     def layer_at(self) -> np.ndarray:
-        """Layer at each place of memory, int [L]: a stage's slots lie one after another."""
-        layers = np.arange(self.num_layers).reshape(self.rounds, self.stages, self.slot_layers)
-        return layers.swapaxes(0, 1).reshape(-1)
+        """Layer at each place of memory, int [P], -1 for none: a stage's slots lie one after another."""
+        layers = np.arange(self.num_places)
+        layers[self.num_layers :] = -1
+        return layers.reshape(self.rounds, self.stages, self.slot_layers).swapaxes(0, 1).reshape(-1)
 
     @property
     def place_of(self) -> np.ndarray:
         """Place in memory of each layer, int [L]: the inverse."""
-        return np.argsort(self.layer_at)
+        return np.argsort(self.layer_at, kind="stable")[self.num_places - self.num_layers :]
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether memory is in the order of layers, without empty places."""
+        return np.array_equal(self.layer_at, np.arange(self.num_layers))
+
+    def to_memory(self, leaf: Array) -> Array:
+        """[L, ...] in the order of layers as [P, ...] in the order of memory, empty places zero."""
+        layer = self.layer_at
+        places = jnp.take(leaf, np.maximum(layer, 0), axis=0)
+        return places if self.num_places == self.num_layers else jnp.where(_leading(layer >= 0, places), places, 0)
+
+    def from_memory(self, leaf: Array) -> Array:
+        """Inverse of to_memory."""
+        return jnp.take(leaf, self.place_of, axis=0)
 
     def num_ticks(self, num_micro: int) -> int:
         """Ticks of a pass over so many microbatches."""
@@ -92,8 +113,8 @@ class Pipeline:
             stage: `(params [J, ...], layers [J, ...], x_BTD, shared of the microbatch, active) -> (x_BTD, outputs
                 [J, ...])`; `active` is a bool, false in the bubble, where the outputs do not count and work may be
                 left out.
-            params: parameters in the order of memory, [L, ...].
-            layers: what tells layers apart, in the order of layers, [L, ...].
+            params: parameters in the order of memory, [P, ...].
+            layers: what tells layers apart, in the order of memory, [P, ...].
             x_MBTD: the residual stream before the first layer.
             shared: what every layer reads of a microbatch, tree of [M, ...].
 
@@ -101,7 +122,7 @@ class Pipeline:
             x_MBTD after the last layer, and the stages' outputs by layer, summed over the microbatches, [L, ...].
         """
         stages, rounds, num_micro = self.stages, self.rounds, x_MBTD.shape[0]
-        slots = jax.tree.map(self._slots, (params, jax.tree.map(lambda a: a[self.layer_at], layers)))
+        slots = jax.tree.map(self._slots, (params, layers))
         x_KSBTD = self._group(x_MBTD)
         stage_S = jnp.arange(stages)
         last_S = stage_S == stages - 1
@@ -121,11 +142,11 @@ class Pipeline:
             arrived = lax.dynamic_index_in_dim(x_KSBTD, jnp.minimum(t // (stages * rounds), len(x_KSBTD) - 1), 0, False)
             waiting_SBTD = jnp.where(t % (stages * rounds) == 0, arrived, waiting_SBTD)
             enters_S = (stage_S == 0) & (round_S == 0)
-            x_SBTD = self._constrain(jnp.where(_per_stage(enters_S, x_SBTD), waiting_SBTD, x_SBTD))
+            x_SBTD = self._constrain(jnp.where(_leading(enters_S, x_SBTD), waiting_SBTD, x_SBTD))
             now = jax.tree.map(lambda a: self._constrain(a[micro_S]), shared)
             x_SBTD, outputs = jax.vmap(one_stage, spmd_axis_name=AXIS)(slots, round_S, x_SBTD, now, active_S)
             x_SBTD = self._constrain(x_SBTD)
-            leaving_SBTD = jnp.where(_per_stage(last_S, x_SBTD), x_SBTD, jnp.roll(leaving_SBTD, -1, axis=0))
+            leaving_SBTD = jnp.where(_leading(last_S, x_SBTD), x_SBTD, jnp.roll(leaving_SBTD, -1, axis=0))
             # Overwritten until the group's last microbatch has left.
             done_KSBTD = lax.dynamic_update_index_in_dim(done_KSBTD, leaving_SBTD, group_S[-1], 0)
             moved = jnp.roll(x_SBTD, 1, axis=0), jnp.roll(waiting_SBTD, -1, axis=0)
@@ -146,12 +167,12 @@ class Pipeline:
         tick = (group * self.rounds + round_) * self.stages + place + stage
 
         def select(outputs: Array) -> Array:
-            return outputs[tick, stage].sum(2).reshape(self.num_layers, *outputs.shape[3:])
+            return outputs[tick, stage].sum(2).reshape(self.num_places, *outputs.shape[3:])[: self.num_layers]
 
         return select
 
     def _slots(self, leaf: Array) -> Array:
-        """[L, ...] in the order of memory as [S, R, J, ...]."""
+        """[P, ...] in the order of memory as [S, R, J, ...]."""
         return leaf.reshape(self.stages, self.rounds, self.slot_layers, *leaf.shape[1:])
 
     def _group(self, leaf: Array) -> Array:
@@ -165,5 +186,6 @@ class Pipeline:
         return lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, PartitionSpec(AXIS, *rows)))
 
 
-def _per_stage(flag_S: Array, like: Array) -> Array:
+def _leading(flag_S: Array | np.ndarray, like: Array) -> Array | np.ndarray:
+    """A flag for each slice of an array's first dimension."""
     return flag_S.reshape(-1, *(1,) * (like.ndim - 1))

@@ -1,11 +1,9 @@
 """The state of a run: parameters, optimizer state, expert bias and the counters."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
@@ -90,27 +88,34 @@ def to_saved(state: TrainState, model: Model) -> dict[str, Any]:
     """
     names = jax.tree.leaves(_slot_names(state.opt_state))
     saved = {**state._asdict(), "opt_state": dict(zip(names, jax.tree.leaves(state.opt_state), strict=True))}
-    order = model.stage_order
-    return saved if order is None else _permute_staged(saved, model, np.argsort(order))
+    return _move_staged(saved, model, to_disk=True)
 
 
 def from_saved(saved: dict[str, Any], like: TrainState, model: Model) -> TrainState:
     """Inverse of to_saved, with the structure of `like` (which may be abstract)."""
-    if model.stage_order is not None:
-        saved = _permute_staged(saved, model, model.stage_order)
+    saved = _move_staged(saved, model, to_disk=False)
     slots = saved["opt_state"]
     return TrainState(**{**saved, "opt_state": jax.tree.map(lambda name: slots[name], _slot_names(like.opt_state))})
 
 
-def _permute_staged(saved: dict[str, Any], model: Model, order: np.ndarray) -> dict[str, Any]:
-    """Permute the layers of staged stacks, where they lie; abstract leaves stay as they are."""
+def _move_staged(saved: dict[str, Any], model: Model, *, to_disk: bool) -> dict[str, Any]:
+    """Bring stacks that stages divide from the order of memory to that of layers, or back."""
+    pipeline = model.pipeline
+    if pipeline is None or pipeline.keeps_order:
+        return saved
+    move = pipeline.from_memory if to_disk else pipeline.to_memory
+    size = pipeline.num_layers if to_disk else pipeline.num_places
+    first = None if size % pipeline.stages else "pipeline"
 
-    def permute(path: tuple, leaf: Any) -> Any:
-        if not model.is_staged(_name(path)) or isinstance(leaf, jax.ShapeDtypeStruct):
+    def move_leaf(path: tuple, leaf: Any) -> Any:
+        if not model.is_staged(_name(path)):
             return leaf
-        return jax.jit(partial(jnp.take, axis=0), out_shardings=leaf.sharding)(leaf, order)
+        sharding = NamedSharding(pipeline.mesh, PartitionSpec(first, *leaf.sharding.spec[1:]))
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, sharding=sharding)
+        return jax.jit(move, out_shardings=sharding)(leaf)
 
-    return jax.tree_util.tree_map_with_path(permute, saved)
+    return jax.tree_util.tree_map_with_path(move_leaf, saved)
 
 
 def _slot_names(opt_state: Any) -> Any:

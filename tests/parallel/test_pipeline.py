@@ -39,15 +39,31 @@ def test_gpipe_equals_one_device_and_exchanges_rows_only(build_on, reference, as
     assert not re.findall(r"= \(?f32\S* (?:all-gather|all-to-all|reduce-scatter)\(", text)
 
 
-def test_saved_state_knows_no_stages(interleaved, build_on):
-    model, like = interleaved.parts.model, interleaved.parts.abstract_state
-    state = interleaved.parts.create_state(3)
+@pytest.fixture(scope="module")
+def uneven(build_on):
+    """Two stages of two places for three layers: the last place is empty."""
+    return build_on({"pipeline": 2}, 2, model=MODEL | {"num_layers": 4}, pipeline={"uneven": True})
+
+
+def test_stages_of_unequal_length_equal_one_device(uneven, build_on, assert_parity):
+    whole = build_on({}, model=MODEL | {"num_layers": 4}).train(3)
+    assert_parity(uneven.train(3), whole, params=5e-5)
+
+
+@pytest.mark.parametrize("which", ["interleaved", "uneven"])
+def test_saved_state_knows_no_stages(request, build_on, which):
+    parts = request.getfixturevalue(which).parts
+    model, like = parts.model, parts.abstract_state
+    state = parts.create_state(3)
     saved = to_saved(state, model)
-    whole = build_on({}, model=MODEL).parts
+    assert jax.tree.map(lambda a: (a.shape, a.sharding), to_saved(like, model)) == jax.tree.map(
+        lambda a: (a.shape, a.sharding), saved
+    )
+    whole = build_on({}, model=MODEL | {"num_layers": model.config.num_layers}).parts
     expected = to_saved(whole.create_state(3), whole.model)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(saved), jax.device_get(expected))
-    layer = np.asarray(state.params["layers"]["moe"]["attention"]["query"])
-    assert not np.array_equal(layer, saved["params"]["layers"]["moe"]["attention"]["query"])
+    query = state.params["layers"]["moe"]["attention"]["query"]
+    assert not np.array_equal(query, saved["params"]["layers"]["moe"]["attention"]["query"])
     back = from_saved(saved, like, model)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(back), jax.device_get(state))
     assert jax.tree.map(lambda leaf: leaf.sharding, back) == jax.tree.map(lambda leaf: leaf.sharding, state)
@@ -75,7 +91,7 @@ def test_schedule_carries_each_microbatch_through_the_layers_in_order(stages, ro
     numbers = jax.numpy.arange(len(order))
     micro = jax.numpy.arange(num_micro) * 100
     start = jax.numpy.broadcast_to(micro[:, None, None], (num_micro, 2, 3))
-    x, sums = jax.jit(lambda x: pipeline.run(stage, numbers[order], numbers, x, micro))(start)
+    x, sums = jax.jit(lambda x: pipeline.run(stage, numbers[order], numbers[order], x, micro))(start)
     expected = np.array(start)
     for layer in range(len(order)):
         expected = (expected * 31 + layer + np.asarray(micro)[:, None, None]) % 9973

@@ -17,11 +17,14 @@ def check_pipeline(config: Config, sizes: Mapping[str, int] | None) -> Iterator[
         yield from layers or _check_windows(config.model, config.pipeline, stages)
         yield from _check_microbatches(config, stages, sizes)
     elif config.mesh.pipeline == 1:
-        for key in ("rounds", "microbatches"):
+        for key in ("rounds", "microbatches", "uneven"):
             value, default = getattr(config.pipeline, key), PipelineConfig.model_fields[key].default
             if value != default:
-                cure = f"give mesh.pipeline, or remove it (the default is {'null' if default is None else default})"
+                cure = f"give mesh.pipeline, or remove it (the default is {_SAID.get(default, default)})"
                 yield Violation(f"pipeline.{key}", value, "has no effect with mesh.pipeline = 1", cure)
+
+
+_SAID = {None: "null", False: "false"}
 
 
 def _num_leading(model: ModelConfig) -> int:
@@ -32,22 +35,31 @@ def _num_leading(model: ModelConfig) -> int:
 def _check_layers(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> Iterator[Violation]:
     leading = _num_leading(model)
     slots = stages * pipeline.rounds
-    if (model.num_layers - leading) % slots:
+    if pipeline.uneven and (model.num_layers - leading) < slots:
+        yield Violation(
+            "model.num_layers",
+            model.num_layers,
+            f"leaves some of mesh.pipeline {stages} × pipeline.rounds {pipeline.rounds} slots without any layer",
+            "lower mesh.pipeline or pipeline.rounds",
+        )
+    elif not pipeline.uneven and (model.num_layers - leading) % slots:
         after = f"{model.num_layers} less {leading} dense ones before the first stage" if leading else "in the stages"
         near = say_either(multiples_near(model.num_layers, slots, leading))
         yield Violation(
             "model.num_layers",
             model.num_layers,
             f"the layers ({after}) must be a multiple of mesh.pipeline {stages} × pipeline.rounds {pipeline.rounds}",
-            f"set {near}, or mesh.pipeline to {say_either(divisors_near(stages, model.num_layers - leading))}",
+            f"set {near}, or mesh.pipeline to {say_either(divisors_near(stages, model.num_layers - leading))}, or "
+            "pipeline.uneven to true",
         )
 
 
 def _check_windows(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> Iterator[Violation]:
     leading = _num_leading(model)
     windows = [model.window_of(layer) for layer in range(leading, model.num_layers)]
-    size = len(windows) // (stages * pipeline.rounds)
-    if any(windows[start : start + size] != windows[:size] for start in range(0, len(windows), size)):
+    size = -(-len(windows) // (stages * pipeline.rounds))
+    slots = [windows[start : start + size] for start in range(0, len(windows), size)]
+    if any(slot != windows[: len(slot)] for slot in slots):
         yield Violation(
             "model.global_every",
             model.global_every,

@@ -58,6 +58,8 @@ class PipelineConfig(Section):
     """Slots of layers that each stage holds: 1 is GPipe, more are interleaved (circular) and shrink the bubble."""
     microbatches: PositiveInt | None = None
     """Microbatches in flight in one pass, a multiple of the stages; null: all of a step's."""
+    uneven: bool = False
+    """Allow layers that do not divide over stages × rounds: the last slots hold fewer, and their stages wait."""
 
 
 class TrainConfig(Section):

@@ -245,12 +245,16 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (
             ["mesh.pipeline=3", "batch={global_batch_tokens: 768, micro_batch: 4}", "train.total_tokens=7680"],
             "model.num_layers = 4: the layers (in the stages) must be a multiple of mesh.pipeline 3 × pipeline.rounds "
-            "1; set 3 or 6, or mesh.pipeline to 2 or 4",
+            "1; set 3 or 6, or mesh.pipeline to 2 or 4, or pipeline.uneven to true",
         ),
         (
             [MOE, "mesh.pipeline=2", "pipeline.rounds=2"],
             "model.num_layers = 4: the layers (4 less 1 dense ones before the first stage) must be a multiple of "
             "mesh.pipeline 2 × pipeline.rounds 2; set 5 or 9, or mesh.pipeline to 1 or 3",
+        ),
+        (
+            ["mesh.pipeline=2", "pipeline={rounds: 3, uneven: true}"],
+            "model.num_layers = 4: leaves some of mesh.pipeline 2 × pipeline.rounds 3 slots without any layer; lower",
         ),
         (
             ["mesh.pipeline=4", "batch.micro_batch=2", "model.window=8", "model.global_every=2"],

@@ -202,7 +202,7 @@ def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_
 
         mesh = jax.make_mesh((1, 1), ("a", "b"), (AxisType.Auto,) * 2)
         table = ()
-        stage_order = None
+        pipeline = None
 
         def init(self, key):
             del key
