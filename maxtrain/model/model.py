@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
 from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
-from maxtrain.model.block import Block, Kind, Layer, Shared
+from maxtrain.model.block import Block, Kind, Layer, LayerStats, Shared, combine_microbatches
 from maxtrain.model.decoder import decode_stack, run_stack
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
@@ -51,6 +53,9 @@ class LossAux(NamedTuple):
     """[MoE layers]: Σ over tokens that are no padding of the router's entropy, in nats."""
     dropped: jax.Array
     """[MoE layers]: choices dropped for capacity."""
+    max_logits: dict[str, jax.Array]
+    """[layers, query heads] by kind of layer: greatest attention logits, which add up by their maximum; empty where
+    they are not measured."""
 
 
 class VocabularyTable(nnx.Module):
@@ -73,6 +78,7 @@ class Model:
         kernels: `reference` for the plain forms.
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
+        max_logits: measure the greatest attention logit of every head in `loss`.
 
     Raises:
         UserError: the config asks for a part that is not available yet.
@@ -88,6 +94,7 @@ class Model:
         kernels: Implementation = "auto",
         mesh: Mesh | None = None,
         pipeline: PipelineConfig | None = None,
+        max_logits: bool = False,
     ) -> None:
         if config.attention != "gqa":
             raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
@@ -96,9 +103,10 @@ class Model:
         self.config = config
         self.mesh = mesh
         self._precision = precision or PrecisionConfig()
-        self.runtime = Runtime.create(self._precision, kernels, mesh)
+        self.runtime = Runtime.create(self._precision, kernels, mesh, max_logits=max_logits)
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
+        self._logit_factor = multipliers(config).logits
         self.layers_of: dict[Kind, list[int]] = {}
         """Numbers of the layers of each kind, in order."""
         for layer in range(config.num_layers):
@@ -120,7 +128,8 @@ class Model:
         specs += specs_of(state, "final_norm")
         if not config.tie_embeddings:
             specs += specs_of(nnx.state(VocabularyTable(config)), "output")
-        self.table: tuple[ParameterSpec, ...] = tuple(specs)
+        stored = jnp.dtype(self._precision.parameters)
+        self.table: tuple[ParameterSpec, ...] = tuple(spec.stored_in(stored) for spec in specs)
         """Every leaf of the parameters."""
 
     def dropless(self) -> "Model":
@@ -173,6 +182,14 @@ class Model:
         staged = jax.tree.map(self.pipeline.to_memory, params["layers"][self._staged])
         return {**params, "layers": {**params["layers"], self._staged: staged}}
 
+    @property
+    def memory_order(self) -> dict[str, np.ndarray]:
+        """Layer at each place of the stacks that do not lie in the order of layers, by path; 0 for an empty place."""
+        if self.pipeline is None or self.pipeline.keeps_order:
+            return {}
+        order = np.maximum(self.pipeline.layer_at, 0)
+        return {spec.path: order for spec in self.table if self.is_staged(spec.path)}
+
     def is_staged(self, path: str) -> bool:
         """Whether a path, such as `mu/layers/moe/attention/query`, names a stack that the pipeline's stages divide."""
         return self.pipeline is not None and f"/layers/{self._staged}/" in f"/{path}"
@@ -210,15 +227,16 @@ class Model:
         keys = row_keys if config.dropout else None
         if self.pipeline is None:
             shared = self._share(batch, keys)
-            x_BTD, stats = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
+            x_BTD, found = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
             total, nll_BT, z_BT = self._score(params, x_BTD, batch)
         else:
-            x_MBTD, stats = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
+            x_MBTD, found = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
             totals, nll_BT, z_BT = self.pipeline.over_microbatches(
                 lambda part: self._score(params, *part), (x_MBTD, batch)
             )
             total = totals.sum()
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
+        stats = next((layers.router for layers in found.values() if layers.router is not None), None)
         if stats is None:
             stats = RouterStats(none, none, jnp.zeros((0, 0), jnp.float32), none, none)
         balance_sum, router_z_sum = stats.balance_sum.sum(), stats.router_z_sum.sum()
@@ -234,9 +252,10 @@ class Model:
             expert_load=stats.load_E,
             router_entropy_sum=stats.entropy_sum,
             dropped=stats.dropped,
+            max_logits={kind: layers.max_logit_N for kind, layers in found.items() if layers.max_logit_N is not None},
         )
 
-    def _share(self, batch: Mapping[str, jax.Array], row_keys: jax.Array | None) -> Shared:
+    def _share(self, batch: Mapping[str, Any], row_keys: jax.Array | None) -> Shared:
         return Shared(
             rotation=make_rotation(batch["positions"], self.config.dim_per_head, self.config.rope),
             valid_BT=batch["segment_ids"] > 0,
@@ -294,6 +313,26 @@ class Model:
         x_BTD, _ = self._run_layers(params, self._embed(params, tokens), shared, expert_bias)
         return self._unembed(params, x_BTD)
 
+    def activations(self, params: Params, tokens: jax.Array, expert_bias: jax.Array) -> dict[str, jax.Array]:
+        """The residual stream after the embedding and after every layer, and the logits, by name; for inspection.
+
+        Args:
+            params: parameters.
+            tokens: int32 [B, T].
+            expert_bias: [MoE layers, E].
+        """
+        ones, positions_BT = jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        batch = {"positions": positions_BT, "segment_ids": ones, "weights": None}
+        shared, x_BTD = self._share(batch, None), self._embed(params, tokens)
+        found = {"embedding": x_BTD}
+        for kind, numbers in self.layers_of.items():
+            stacked = params["layers"][kind], self._layers(kind, expert_bias)
+            for place, number in enumerate(numbers):
+                one, layers = jax.tree.map(lambda leaf, place=place: leaf[place : place + 1], stacked)
+                x_BTD, _ = self._run_stack(kind, one, layers, x_BTD, shared, [self.config.window_of(number)])
+                found[f"layer {number}"] = x_BTD
+        return {**found, "logits": self._unembed(params, x_BTD)}
+
     def decode(
         self,
         params: Params,
@@ -349,13 +388,14 @@ class Model:
 
     def _run_layers(
         self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array
-    ) -> tuple[jax.Array, RouterStats | None]:
-        """All layers; the statistics are stacked over the mixture-of-experts layers."""
+    ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
+        """All layers; the statistics are stacked over the layers of a kind."""
         assert self.pipeline is None, "stages run by loss alone"
-        stats = None
+        stats: dict[Kind, LayerStats] = {}
         for kind in self.layers_of:
             layers = self._layers(kind, expert_bias)
-            x_BTD, stats = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
+            stack = params["layers"][kind]
+            x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
         return x_BTD, stats
 
     def _run_stages(
@@ -365,33 +405,39 @@ class Model:
         batch: Mapping[str, jax.Array],
         row_keys: jax.Array | None,
         expert_bias: jax.Array,
-    ) -> tuple[jax.Array, RouterStats | None]:
+    ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
         """All layers for M microbatches: leading ones before the pipeline, the others in its stages."""
         staged = self._staged
         windows = self._windows(staged)[: pipeline.slot_layers]
 
-        def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> jax.Array:
+        def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> tuple[jax.Array, dict[Kind, LayerStats]]:
             batch, keys = part
             x_BTD, shared = self._embed(params, batch["tokens"]), self._share(batch, keys)
+            stats: dict[Kind, LayerStats] = {}
             for kind in self.layers_of:
                 if kind != staged:
                     layers = self._layers(kind, expert_bias)
-                    x_BTD, _ = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
-            return x_BTD
+                    stack = params["layers"][kind]
+                    x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
+            return x_BTD, stats
 
         def stage(
             params: Params, layers: Layer, x_BTD: jax.Array, part: tuple[Any, jax.Array | None], active: jax.Array
-        ) -> tuple[jax.Array, RouterStats | None]:
+        ) -> tuple[jax.Array, LayerStats]:
             batch, keys = part
             shared = self._share(batch, keys).only_if(active)
             return self._run_stack(staged, params, layers, x_BTD, shared, windows, has_empty=has_empty)
 
         part = (dict(batch), row_keys)
-        x_MBTD = pipeline.over_microbatches(enter, part)
+        x_MBTD, leading = pipeline.over_microbatches(enter, part)
+        stats = {kind: combine_microbatches(found, 0) for kind, found in leading.items()}
         has_empty = pipeline.num_places > pipeline.num_layers
         layers = jax.tree.map(lambda leaf: leaf[pipeline.layer_at], self._layers(staged, expert_bias))
         layers = layers._replace(number=jnp.where(pipeline.layer_at < 0, -1, layers.number))
-        return pipeline.run(stage, params["layers"][staged], layers, x_MBTD, part)
+        x_MBTD, stats[staged] = pipeline.run(
+            stage, params["layers"][staged], layers, x_MBTD, part, combine_microbatches
+        )
+        return x_MBTD, stats
 
     def _run_stack(
         self,
@@ -403,7 +449,7 @@ class Model:
         windows: Sequence[int | None],
         *,
         has_empty: bool = False,
-    ) -> tuple[jax.Array, RouterStats | None]:
+    ) -> tuple[jax.Array, LayerStats]:
         return run_stack(
             self._graphs[kind],
             params,
@@ -422,8 +468,11 @@ class Model:
         return self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
 
     def _normalize(self, params: Params, x_BTD: jax.Array) -> jax.Array:
-        norm = nnx.merge(self._final_norm, params["final_norm"])
-        return norm(x_BTD).astype(self.runtime.activation_dtype)
+        """The final norm, times the parametrization's factor on the logits."""
+        x_BTD = nnx.merge(self._final_norm, params["final_norm"])(x_BTD)
+        if self._logit_factor != 1:
+            x_BTD = x_BTD * self._logit_factor
+        return x_BTD.astype(self.runtime.activation_dtype)
 
     def _output_table(self, params: Params) -> jax.Array:
         return params["embedding" if self.config.tie_embeddings else "output"]["weight"]

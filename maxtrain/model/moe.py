@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig, MoeConfig
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.kernels.experts import experts
@@ -38,11 +39,13 @@ class Experts(nnx.Module):
     """The routed experts of one layer."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig, runtime: Runtime, output_std: float) -> None:
+        std = config.init_std * multipliers(config).hidden_std
+
         def inward() -> nnx.Param:
             return parameter(
                 (moe.num_experts, config.d_model, moe.d_expert),
                 ("expert", "embed", "mlp"),
-                std=config.init_std,
+                std=std,
                 num_batch_dims=1,
                 num_input_dims=1,
             )
@@ -87,7 +90,7 @@ class MixtureOfExperts(nnx.Module):
     def __init__(self, config: ModelConfig, runtime: Runtime, output_std: float) -> None:
         assert config.moe is not None
         moe = config.moe
-        self.router = Router(config.d_model, moe.num_experts, config.init_std)
+        self.router = Router(config.d_model, moe.num_experts, config.init_std * multipliers(config).hidden_std)
         self.experts = Experts(config, moe, runtime, output_std)
         shared_width = moe.num_shared * (moe.d_shared or moe.d_expert)
         self.shared = FeedForward(config, runtime, shared_width, output_std) if shared_width else None

@@ -24,11 +24,15 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
+    max_logits: bool = False
+    """Whether attention also tells every head's greatest logit."""
 
     @classmethod
-    def create(cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None) -> "Runtime":
+    def create(
+        cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, *, max_logits: bool = False
+    ) -> "Runtime":
         """From the config's section."""
-        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh)
+        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh, max_logits)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.

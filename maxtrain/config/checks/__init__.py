@@ -6,6 +6,7 @@ from maxtrain.config.checks.batch import check_batch
 from maxtrain.config.checks.data import check_data
 from maxtrain.config.checks.mesh import axis_sizes, check_mesh
 from maxtrain.config.checks.model import check_model
+from maxtrain.config.checks.optim import check_optimizer
 from maxtrain.config.checks.pipeline import check_pipeline
 from maxtrain.config.checks.run import check_run
 from maxtrain.config.schema import Config
@@ -18,6 +19,7 @@ _CHECKS: tuple[Callable[[Config, Mapping[str, int] | None], Iterator[Violation]]
     check_batch,
     check_pipeline,
     check_data,
+    check_optimizer,
     check_run,
 )
 

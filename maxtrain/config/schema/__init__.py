@@ -11,8 +11,16 @@ from maxtrain.config.schema.data import (
     StageConfig,
     TagFilter,
 )
-from maxtrain.config.schema.model import ModelConfig, MoeConfig, PrecisionConfig, RematConfig, RopeConfig, RopeScaling
-from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
+from maxtrain.config.schema.model import (
+    ModelConfig,
+    MoeConfig,
+    ParametrizationConfig,
+    PrecisionConfig,
+    RematConfig,
+    RopeConfig,
+    RopeScaling,
+)
+from maxtrain.config.schema.optim import PARAMETER_GROUPS, GroupConfig, GuardConfig, OptimizerConfig, ScheduleConfig
 from maxtrain.config.schema.run import (
     BATCH_AXES,
     MESH_AXES,
@@ -30,6 +38,7 @@ from maxtrain.config.schema.types import Section, parse_count
 __all__ = [
     "BATCH_AXES",
     "MESH_AXES",
+    "PARAMETER_GROUPS",
     "WEIGHT_UNITS",
     "BatchConfig",
     "BatchWarmup",
@@ -38,6 +47,7 @@ __all__ = [
     "DataConfig",
     "DomainConfig",
     "EvaluationConfig",
+    "GroupConfig",
     "GuardConfig",
     "LoggingConfig",
     "MeshConfig",
@@ -45,6 +55,7 @@ __all__ = [
     "ModelConfig",
     "MoeConfig",
     "OptimizerConfig",
+    "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",
     "Range",

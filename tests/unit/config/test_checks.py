@@ -57,6 +57,36 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             ["model.rope.scaling={kind: yarn, factor: 8}"],
             "model.rope.scaling.original_length = null: is required with kind yarn",
         ),
+        (
+            ["model.parametrization={kind: completep, base_d_model: 16}"],
+            "model.parametrization.base_num_layers = null: completep needs the layers at which",
+        ),
+        (
+            ["model.parametrization={kind: mup, base_d_model: 16, base_num_layers: 2}"],
+            "model.parametrization.base_num_layers = 2: has no effect with model.parametrization.kind = mup",
+        ),
+        # optimizer
+        (
+            ["optimizer.groups={routers: {lr_factor: 0.5}}"],
+            "optimizer.groups.routers = {'lr_factor': 0.5}: is no group of parameters; did you mean router?",
+        ),
+        (
+            ["optimizer.groups={router: {lr_factor: 0.5}}"],
+            "optimizer.groups.router = {'lr_factor': 0.5}: has no effect: the model has no experts (model.moe is null)",
+        ),
+        (
+            ["model.tie_embeddings=true", "optimizer.groups={output: {lr_factor: 0.5}}"],
+            "optimizer.groups.output = {'lr_factor': 0.5}: has no effect: the output projection is the embedding",
+        ),
+        (["precision.parameters=bfloat16"], "precision.parameters = bfloat16: would lose every update under 1/256"),
+        (
+            ["optimizer.stochastic_rounding=true"],
+            "optimizer.stochastic_rounding = true: has no effect: parameters and moments are stored in float32",
+        ),
+        (
+            ["optimizer.qk_clip=100", "model.qk_norm=true"],
+            "optimizer.qk_clip = 100.0: has no effect with model.qk_norm, which normalises away",
+        ),
         # experts
         (
             [MOE, "model.moe.d_shared=16"],
