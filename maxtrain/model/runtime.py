@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
+from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain
 
 Implementation = Literal["auto", "reference"]
@@ -24,11 +25,15 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
+    exchange: Exchange = Exchange()
+    """How rows meet experts of other ranks."""
 
     @classmethod
-    def create(cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None) -> "Runtime":
+    def create(
+        cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, exchange: Exchange
+    ) -> "Runtime":
         """From the config's section."""
-        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh)
+        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh, exchange)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.

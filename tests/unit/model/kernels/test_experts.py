@@ -131,7 +131,7 @@ def test_experts_without_rows_are_never_worked_through():
 @pytest.mark.parametrize("kind", ["random", "one", "empty_expert", "padding", "nobody"])
 def test_layout_gives_each_choice_a_place_of_its_own(kind):
     index = routing(kind)
-    blocks = lay_out(sort_by_expert(index, E), TOP_K, 16)
+    blocks = lay_out(sort_by_expert(index, E), N, TOP_K, 16)
     flat, position = np.asarray(index).reshape(-1), np.asarray(blocks.position_Nk).reshape(-1)
     choice, first = np.asarray(blocks.choice_P), np.asarray(blocks.first_E)
     for m in np.flatnonzero(flat >= 0):
