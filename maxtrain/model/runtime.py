@@ -25,7 +25,7 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
-    exchange: Exchange = Exchange()
+    exchange: Exchange
     """How rows meet experts of other ranks."""
 
     @classmethod

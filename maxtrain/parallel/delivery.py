@@ -148,9 +148,7 @@ def _starts(size_R: Array) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def deliver(
-    carrier: Carrier, way: Way, x_ND: Array, weight_Nk: Array, index_Nk: Array
-) -> tuple[Array, Array, Array]:
+def deliver(carrier: Carrier, way: Way, x_ND: Array, weight_Nk: Array, index_Nk: Array) -> tuple[Array, Array, Array]:
     """Rows at their destinations, with their choices.
 
     Args:

@@ -29,8 +29,8 @@ from maxtrain.core.errors import UserError
 from maxtrain.parallel.delivery import Carrier, Parcels, collect, deliver, pack, way_of
 from maxtrain.parallel.dispatch import (
     ROW_AXES,
-    _active,
     _activation,
+    _active,
     _divided,
     _flat,
     _run_island,
@@ -58,9 +58,7 @@ class Exchange:
     top_groups: int = 1
 
     @classmethod
-    def create(
-        cls, config: MeshConfig, mesh: Mesh | None, *, num_groups: int = 1, top_groups: int = 1
-    ) -> "Exchange":
+    def create(cls, config: MeshConfig, mesh: Mesh | None, *, num_groups: int = 1, top_groups: int = 1) -> "Exchange":
         """From the config's section.
 
         Raises:
@@ -69,9 +67,7 @@ class Exchange:
         kind = "all_to_all" if config.exchange == "auto" else config.exchange
         if kind == "ragged" and mesh is not None and mesh.devices.flat[0].platform == "cpu":
             raise UserError("mesh.exchange = ragged: CPUs have no ragged all-to-all; set all_to_all, its portable form")
-        return cls(
-            kind, config.exchange_factor, config.exchange_overflow, config.expert_axes, num_groups, top_groups
-        )
+        return cls(kind, config.exchange_factor, config.exchange_overflow, config.expert_axes, num_groups, top_groups)
 
     def exact(self) -> "Exchange":
         """The same, dropping nothing."""
@@ -219,9 +215,7 @@ Round = Callable[..., Array]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_rounds(
-    one_round: Round, needed: Any, index_Nk: Array, parcels: Parcels, num_rounds: Array
-) -> Array:
+def _in_rounds(one_round: Round, needed: Any, index_Nk: Array, parcels: Parcels, num_rounds: Array) -> Array:
     """Σ over rounds of one_round(number, needed, index, parcels).
 
     The first keeps what its backward pass needs; a further one, which is rare, keeps nothing and runs again there.

@@ -305,7 +305,11 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "mesh.expert_fold = [fsdp, fsdp]: names fsdp twice; name each axis once",
         ),
         (
-            ["mesh.expert=4", "batch.micro_batch=2", "model.moe={num_experts: 24, top_k: 2, d_expert: 8, num_groups: 6, top_groups: 2}"],
+            [
+                "mesh.expert=4",
+                "batch.micro_batch=2",
+                "model.moe={num_experts: 24, top_k: 2, d_expert: 8, num_groups: 6, top_groups: 2}",
+            ],
             "mesh.expert = 4: must divide model.moe.num_groups = 6 or be a multiple of it, or a token that uses 2 "
             "groups would travel to more ranks than they need; set model.moe.num_groups to 2 or 4 or 8 or 12 or 24",
         ),
