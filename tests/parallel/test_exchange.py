@@ -2,9 +2,13 @@
 
 import itertools
 import math
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache, partial
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -324,3 +328,49 @@ def test_expected_ranks_of_a_row_are_those_of_all_choices(ranks, groups, top_gro
     most, expected = ranks_of_a_row(num_experts, ranks, top_k, groups, top_groups)
     assert most == max(counts)
     assert expected == pytest.approx(np.mean(counts))
+
+
+COMPILE_FOR_TPU = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from maxtrain.config.schema import MESH_AXES
+from maxtrain.model.kernels.experts import experts
+from maxtrain.parallel.exchange import Exchange, sharded_experts
+
+devices = np.array(topologies.get_topology_desc(platform="tpu", topology_name="v5p:2x2x1").devices)
+mesh = Mesh(devices.reshape(1, 1, 1, -1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 6)
+
+def compute(*arguments, **options):
+    return experts(*arguments, **options, activation="swiglu", compute_dtype=jnp.bfloat16)
+
+def loss(x, weight, up, down, index):
+    y, _ = sharded_experts(
+        x, index, weight, up, up, down, mesh=mesh, exchange=Exchange("ragged", factor=8.0), compute=compute
+    )
+    return jnp.sum(jnp.square(y.astype(jnp.float32)))
+
+def abstract(shape, dtype, axes):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(axes)))
+
+rows, held = ("data", "fsdp", "expert"), "expert"
+arguments = (
+    abstract((8, 256, 256), jnp.bfloat16, rows),
+    abstract((8, 256, 2), jnp.float32, rows),
+    abstract((8, 256, 256), jnp.float32, held),
+    abstract((8, 256, 256), jnp.float32, held),
+    abstract((8, 256, 2), jnp.int32, rows),
+)
+text = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(*arguments).compile().as_text()
+print("ragged-all-to-alls:", text.count(" ragged-all-to-all("))
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="the compiler for TPUs (libtpu) is not installed")
+def test_ragged_compiles_for_a_tpu():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE_FOR_TPU], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "ragged-all-to-alls: 6" in done.stdout, done.stderr
