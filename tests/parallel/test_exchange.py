@@ -17,8 +17,9 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from maxtrain.config.schema import MESH_AXES, MeshConfig, MoeConfig
+from maxtrain.config.schema import MESH_AXES, MeshConfig, ModelConfig, MoeConfig
 from maxtrain.core.errors import UserError
+from maxtrain.model import Model
 from maxtrain.model.kernels.experts import experts
 from maxtrain.model.routing import choose_experts
 from maxtrain.parallel.delivery import pack
@@ -219,6 +220,27 @@ def test_what_a_full_buffer_drops_is_counted():
     assert ((y != 0).any(-1).sum(-1) == 8).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
     assert exchange.exact().overflow == "replay"
+
+
+def test_a_model_reports_what_it_drops_and_drops_nothing_in_evaluation():
+    config = ModelConfig(
+        vocab_size=32,
+        num_layers=1,
+        d_model=8,
+        num_heads=2,
+        d_ff=8,
+        moe=MoeConfig(num_experts=8, top_k=1, d_expert=8, balance="bias"),
+    )
+    layout = MeshConfig(exchange_factor=1.0, exchange_overflow="drop")
+    model = Model(config, mesh=make_mesh(expert=8), layout=layout, scan_unroll=1)
+    params, bias = model.init(jax.random.key(0)), jnp.zeros((1, 8)).at[0, 5].set(10.0)
+    ones = jnp.ones((8, T), jnp.int32)
+    rows = {"tokens": ones, "targets": ones, "segment_ids": ones, "positions": jnp.cumsum(ones, 1), "weights": ones}
+    for exact in (False, True):
+        loss = (model.dropless() if exact else model).loss
+        _, aux = jax.jit(partial(loss, expert_bias=bias))(params, rows)
+        assert aux.dropped.tolist() == [0 if exact else 8 * (T - 8)]
+        assert aux.expert_load[0, 5] == 8 * T
 
 
 def inventory(mesh, exchange):

@@ -141,6 +141,16 @@ def test_layout_gives_each_choice_a_place_of_its_own(kind):
     assert (choice < flat.size).sum() == (flat >= 0).sum()
 
 
+def test_a_bound_on_the_choices_saves_positions_and_changes_nothing():
+    x, weight, *weights, _ = inputs()
+    index = routing("padding")
+    most = int((index >= 0).sum())
+    compute = partial(experts_function, x, index, weight, *weights, activation="swiglu", compute_dtype=jnp.float32)
+    assert lay_out(sort_by_expert(index, E, most), N, TOP_K, 16).choice_P.size < N * TOP_K
+    for bound in (most, 10 * N):
+        np.testing.assert_allclose(compute(most_choices=bound), compute(), rtol=1e-5, atol=1e-6)
+
+
 def test_block_rows_follow_the_load():
     assert [block_rows_for(rows, 128) for rows in (0, 31, 64, 300, 100_000)] == [16, 16, 32, 128, 128]
 
