@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from maxtrain.config.parametrization import multipliers
-from maxtrain.config.schema import ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
+from maxtrain.config.schema import MeshConfig, ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
 from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
 from maxtrain.model.block import Block, Kind, Layer, LayerStats, Shared, combine_microbatches
@@ -27,8 +27,9 @@ from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.dispatch import sharded_cross_entropy
+from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.pipeline import Pipeline
-from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
+from maxtrain.parallel.rules import parameter_rules, to_partition_spec
 
 Cache = dict[str, LayerCache]
 """Of each kind of layer, `key` and `value` [layers, B, S, K, H]."""
@@ -52,7 +53,7 @@ class LossAux(NamedTuple):
     router_entropy_sum: jax.Array
     """[MoE layers]: Σ over tokens that are no padding of the router's entropy, in nats."""
     dropped: jax.Array
-    """[MoE layers]: choices dropped for capacity."""
+    """[MoE layers]: choices dropped for capacity, or in an exchange that may drop."""
     max_logits: dict[str, jax.Array]
     """[layers, query heads] by kind of layer: greatest attention logits, which add up by their maximum; empty where
     they are not measured."""
@@ -79,9 +80,10 @@ class Model:
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
         max_logits: measure the greatest attention logit of every head in `loss`.
+        layout: how experts are divided over the mesh and rows meet them; None for the defaults.
 
     Raises:
-        UserError: the config asks for a part that is not available yet.
+        UserError: the config asks for a part that is not available yet, or not on this mesh's devices.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Model:
         mesh: Mesh | None = None,
         pipeline: PipelineConfig | None = None,
         max_logits: bool = False,
+        layout: MeshConfig | None = None,
     ) -> None:
         if config.attention != "gqa":
             raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
@@ -103,7 +106,11 @@ class Model:
         self.config = config
         self.mesh = mesh
         self._precision = precision or PrecisionConfig()
-        self.runtime = Runtime.create(self._precision, kernels, mesh, max_logits=max_logits)
+        self._layout = layout or MeshConfig()
+        moe = config.moe
+        groups = {"num_groups": moe.num_groups, "top_groups": moe.top_groups} if moe else {}
+        exchange = Exchange.create(self._layout, mesh, **groups)
+        self.runtime = Runtime.create(self._precision, kernels, mesh, exchange, max_logits=max_logits)
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
         self._logit_factor = multipliers(config).logits
@@ -133,9 +140,9 @@ class Model:
         """Every leaf of the parameters."""
 
     def dropless(self) -> "Model":
-        """This model without capacity of experts, as evaluation and inference run it; it has the same parameters."""
+        """This model dropping no choice, as evaluation and inference run it; it has the same parameters."""
         moe = self.config.moe
-        if moe is None or moe.capacity_factor is None:
+        if moe is None or (moe.capacity_factor is None and self._layout.exchange_overflow == "replay"):
             return self
         config = self.config.model_copy(update={"moe": moe.model_copy(update={"capacity_factor": None})})
         return Model(
@@ -146,6 +153,7 @@ class Model:
             kernels=self.runtime.implementation,
             mesh=self.mesh,
             pipeline=self._pipeline_config,
+            layout=self._layout.model_copy(update={"exchange_overflow": "replay"}),
         )
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
@@ -172,7 +180,8 @@ class Model:
     def _sharding(self, spec: ParameterSpec) -> Sharding:
         if self.mesh is None:
             return SingleDeviceSharding(jax.local_devices()[0])
-        return NamedSharding(self.mesh, to_partition_spec(spec.axes, PARAMETER_RULES))
+        rules = parameter_rules(spec.axes, self._layout.expert_axes)
+        return NamedSharding(self.mesh, to_partition_spec(spec.axes, rules))
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""

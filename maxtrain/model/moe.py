@@ -21,7 +21,7 @@ from maxtrain.model.routing import (
     router_stats,
 )
 from maxtrain.model.runtime import Runtime
-from maxtrain.parallel.dispatch import sharded_experts
+from maxtrain.parallel.exchange import sharded_experts
 
 
 class Router(nnx.Module):
@@ -62,16 +62,23 @@ class Experts(nnx.Module):
         self.runtime = runtime
         self.activation = config.activation
 
-    def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
-        """Weighted sum of the chosen experts, [B, T, D] of x's dtype."""
+    def __call__(self, x_BTD: jax.Array, routing: Routing, *, may_drop: bool) -> tuple[jax.Array, jax.Array]:
+        """Weighted sum of the chosen experts, [B, T, D] of x's dtype; choices dropped in the exchange, float32 [].
+
+        Args:
+            x_BTD: input.
+            routing: choices.
+            may_drop: whether the exchange may drop what it cannot hold, where it is set to.
+        """
+        exchange = self.runtime.exchange
         compute = partial(
             experts,
             activation=self.activation,
             compute_dtype=self.runtime.compute_dtype,
-            implementation=self.runtime.implementation,
+            implementation="reference" if exchange.kind == "dense" else self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
-        y_BTD = sharded_experts(
+        return sharded_experts(
             x_BTD,
             routing.index_BTk,
             routing.weight_BTk,
@@ -79,9 +86,9 @@ class Experts(nnx.Module):
             self.up[...],
             self.down[...],
             mesh=self.runtime.mesh,
+            exchange=exchange if may_drop else exchange.exact(),
             compute=compute,
         )
-        return y_BTD.astype(x_BTD.dtype)
 
 
 class MixtureOfExperts(nnx.Module):
@@ -127,7 +134,9 @@ class MixtureOfExperts(nnx.Module):
             )
             routing = kept
         x_BTD = x_BTD.astype(self.runtime.activation_dtype)
-        y_BTD = self.experts(x_BTD, routing)
+        y_BTD, dropped = self.experts(x_BTD, routing, may_drop=stats is not None)
+        if stats is not None:
+            stats = stats._replace(dropped=stats.dropped + dropped)
         if self.shared is not None:
             y_BTD = y_BTD + self.shared(x_BTD)
         return y_BTD, stats

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
+from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain
 
 Implementation = Literal["auto", "reference"]
@@ -24,15 +25,24 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
+    exchange: Exchange
+    """How rows meet experts of other ranks."""
     max_logits: bool = False
     """Whether attention also tells every head's greatest logit."""
 
     @classmethod
     def create(
-        cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, *, max_logits: bool = False
+        cls,
+        precision: PrecisionConfig,
+        implementation: Implementation,
+        mesh: Mesh | None,
+        exchange: Exchange,
+        *,
+        max_logits: bool = False,
     ) -> "Runtime":
         """From the config's section."""
-        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh, max_logits)
+        compute, activations = jnp.dtype(precision.compute), jnp.dtype(precision.activations)
+        return cls(compute, activations, implementation, mesh, exchange, max_logits)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.

@@ -98,56 +98,6 @@ def sharded_feed_forward(
     return _run_island(island, mesh, specs, tokens, (x_BTD, gate, up, down))
 
 
-def sharded_experts(
-    x_BTD: Array,
-    index_BTk: Array,
-    weight_BTk: Array,
-    gate: Array | None,
-    up: Array,
-    down: Array,
-    *,
-    mesh: Mesh | None,
-    compute: Callable[..., Array],
-) -> Array:
-    """Routed experts of the tokens, dropless: rows are gathered over `expert`, outputs scattered back.
-
-    Args:
-        x_BTD: input.
-        index_BTk: int32 experts of each token, -1 for none.
-        weight_BTk: float32 weights of their outputs.
-        gate: gate_EDF or None.
-        up: up_EDF.
-        down: down_EFD.
-        mesh: the device mesh.
-        compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=) -> y_ND`, over the experts
-            whose weights it is given.
-    """
-    num_experts = up.shape[0]
-    if is_single(mesh):
-        y_ND = compute(
-            *map(_flat, (x_BTD, index_BTk, weight_BTk)), gate, up, down, first_expert=0, num_experts=num_experts
-        )
-        return y_ND.reshape(x_BTD.shape)
-    inward, outward = ("expert", *_INWARD), ("expert", *_OUTWARD)
-    exchange = _active(mesh, "expert")
-
-    def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        rows = [_flat(a) for a in (x, index, weight)]
-        weights = _gather_gate(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
-        first = jnp.int32(0)
-        if exchange:
-            rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
-            first = lax.axis_index(exchange) * up.shape[0]
-        y_ND = compute(*rows, *weights, first_expert=first, num_experts=num_experts)
-        if exchange:
-            y_ND = lax.psum_scatter(y_ND, exchange, scatter_dimension=0, tiled=True)
-        return _sum_parts(y_ND, _active(mesh, "tensor")).reshape(x.shape)
-
-    tokens, choices = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS, None)
-    specs = (tokens, choices, choices, *_parameters(mesh, inward, inward, outward))
-    return _run_island(island, mesh, specs, tokens, (x_BTD, index_BTk, weight_BTk, gate, up, down), fill=(0, -1, 0))
-
-
 def sharded_cross_entropy(
     x_BTD: Array,
     output_VD: Array,

@@ -45,6 +45,28 @@ ACTIVATION_RULES: Rules = MappingProxyType(
 """How activations, and weights gathered for use, lie on the mesh."""
 
 
+def parameter_rules(axes: Sequence[str | None], expert_axes: Sequence[str] = ("expert",)) -> Rules:
+    """Rules of one parameter: a mesh axis that divides the experts divides nothing else of their tensors.
+
+    Args:
+        axes: its logical axes.
+        expert_axes: mesh axes over which the experts are divided.
+    """
+    if "expert" not in axes:
+        return PARAMETER_RULES
+    rules = {name: _without(entry, expert_axes) for name, entry in PARAMETER_RULES.items()}
+    return MappingProxyType(rules | {"expert": _entry(expert_axes)})
+
+
+def _without(entry: MeshAxes, taken: Sequence[str]) -> MeshAxes:
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    return _entry([name for name in names if name not in taken])
+
+
+def _entry(names: Sequence[str]) -> MeshAxes:
+    return tuple(names) if len(names) > 1 else next(iter(names), None)
+
+
 def to_partition_spec(axes: Sequence[str | None], rules: Rules) -> PartitionSpec:
     """Map one tensor's logical axes to mesh axes.
 

@@ -52,6 +52,7 @@ def build_model(config: Config, mesh: Mesh) -> Model:
         mesh=mesh,
         pipeline=config.pipeline,
         max_logits=config.optimizer.qk_clip is not None,
+        layout=config.mesh,
     )
 
 

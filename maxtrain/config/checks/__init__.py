@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from maxtrain.config.checks.batch import check_batch
 from maxtrain.config.checks.data import check_data
+from maxtrain.config.checks.experts import check_experts
 from maxtrain.config.checks.mesh import axis_sizes, check_mesh
 from maxtrain.config.checks.model import check_model
 from maxtrain.config.checks.optim import check_optimizer
@@ -16,6 +17,7 @@ __all__ = ["axis_sizes", "check_config", "check_or_raise"]
 
 _CHECKS: tuple[Callable[[Config, Mapping[str, int] | None], Iterator[Violation]], ...] = (
     check_model,
+    check_experts,
     check_batch,
     check_pipeline,
     check_data,
