@@ -58,7 +58,7 @@ def test_bits_depend_on_name_layer_and_update_but_not_on_the_mesh():
 
     here = np.asarray(write(x))
     for sizes in ({"fsdp": 8}, {"tensor": 4, "fsdp": 2}):
-        mesh = make_mesh(MeshConfig(**sizes))
+        mesh = make_mesh(MeshConfig.model_validate(sizes))
         sharding = NamedSharding(mesh, PartitionSpec(None, "fsdp", "tensor"))
         there = jax.jit(write, in_shardings=sharding, out_shardings=sharding)(jax.device_put(x, sharding))
         np.testing.assert_array_equal(np.asarray(there), here)
