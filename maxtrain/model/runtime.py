@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
+from maxtrain.parallel.context import place_of
 from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain
 
@@ -29,6 +30,8 @@ class Runtime:
     """How rows meet experts of other ranks."""
     max_logits: bool = False
     """Whether attention also tells every head's greatest logit."""
+    sequence_parallel: bool = False
+    """Whether `tensor` divides the residual stream too, along the sequence."""
 
     @classmethod
     def create(
@@ -39,18 +42,40 @@ class Runtime:
         exchange: Exchange,
         *,
         max_logits: bool = False,
+        sequence_parallel: bool = False,
     ) -> "Runtime":
         """From the config's section."""
         compute, activations = jnp.dtype(precision.compute), jnp.dtype(precision.activations)
-        return cls(compute, activations, implementation, mesh, exchange, max_logits)
+        divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
+        return cls(compute, activations, implementation, mesh, exchange, max_logits, divides)
+
+    @property
+    def num_context(self) -> int:
+        """Ranks over which the tokens of a row are divided; over 1, they lie in ring order (`parallel.context`)."""
+        return 1 if self.mesh is None else self.mesh.shape["context"]
+
+    def places(self, num_tokens: int) -> jax.Array | None:
+        """int32 place in its row of each token; None where they lie in order."""
+        if self.num_context == 1:
+            return None
+        return place_of(jnp.arange(num_tokens, dtype=jnp.int32), num_tokens, self.num_context)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.
 
-        A batch that the ranks do not divide (a prompt) stays whole on each of them.
+        A batch or sequence that the ranks do not divide (a prompt, a token) stays whole on each of them.
         """
         if self.mesh is None:
             return x
         if axes[0] == "batch" and x.shape[0] % math.prod(self.mesh.shape[axis] for axis in BATCH_AXES):
             axes = (None, *axes[1:])
+        axes = tuple(self._divide(axis, size) for axis, size in zip(axes, x.shape, strict=True))
         return constrain(x, axes, self.mesh)
+
+    def _divide(self, axis: str | None, num_tokens: int) -> str | None:
+        """The logical axis by which so many tokens can be divided."""
+        assert self.mesh is not None
+        if axis == "residual_sequence":
+            whole = self.sequence_parallel and num_tokens % (self.num_context * self.mesh.shape["tensor"]) == 0
+            axis = axis if whole else "sequence"
+        return None if axis == "sequence" and num_tokens % self.num_context else axis

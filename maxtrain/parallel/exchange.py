@@ -33,8 +33,10 @@ from maxtrain.parallel.dispatch import (
     _active,
     _divided,
     _flat,
+    _gather_tokens,
     _run_island,
-    _sum_parts,
+    _sequence,
+    _sum_tensor_parts,
     is_single,
 )
 from maxtrain.parallel.rules import parameter_rules
@@ -85,6 +87,7 @@ def sharded_experts(
     mesh: Mesh | None,
     exchange: Exchange,
     compute: Callable[..., Array],
+    sequence_parallel: bool = False,
 ) -> tuple[Array, Array]:
     """Routed experts of the tokens.
 
@@ -99,6 +102,7 @@ def sharded_experts(
         exchange: how rows and experts meet.
         compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=, most_choices=) -> y_ND`,
             over the experts whose weights it is given.
+        sequence_parallel: `tensor` divides the tokens of x, of the choices and of the result.
 
     Returns:
         y_BTD in x's dtype, and the number of choices dropped because a buffer was full: float32 [].
@@ -115,17 +119,20 @@ def sharded_experts(
     copies = tuple(axis for axis in axes if axis not in ROW_AXES)
     parts = tuple(axis for axis in _active(mesh, "tensor") if axis not in axes)
     run = _FORMS[exchange.kind] if axes else _at_home
+    sequence = _sequence(mesh, x_BTD, sequence_parallel and bool(parts))
 
     def island(x: Array, index: Array, weight: Array, *weights: Array | None) -> tuple[Array, Array]:
+        x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
         rows = _own_part([_flat(a) for a in (x, index, weight)], copies)
         if not set(shards) <= set(axes):
             weights = tuple(_whole(w, shards, dim) for w, dim in zip(weights, (1, 1, 2), strict=True))
         y_ND, dropped = run(exchange, axes, rows, weights, compute)
         y_ND = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])]
-        return _sum_parts(y_ND, parts).reshape(x.shape), lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
+        y_BTD = y_ND.reshape(x.shape)
+        y_BTD = _sum_tensor_parts(y_BTD, mesh, sequence) if parts else y_BTD
+        return y_BTD, lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
 
-    tokens = _activation(mesh, "batch", "sequence", "embed")
-    choices = _activation(mesh, "batch", "sequence", None)
+    tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
     inward, outward = (
         _divided(mesh, names, parameter_rules(names, exchange.expert_axes))
         for names in (("expert", "embed", "mlp"), ("expert", "mlp", "embed"))
