@@ -184,6 +184,8 @@ class Local(NamedTuple):
 
 def _scores(row: Row, qT_HQ: Array, start: Array | int, span: Span, local: Local) -> Array:
     """Scores of a block, keys first: products and reductions then run along memory. Masked ones are _MASKED."""
+    # Tied to the queries: masks that depend on positions and documents alone would be formed for all blocks ahead.
+    qT_HQ, start = lax.optimization_barrier((qT_HQ, jnp.asarray(start)))
     scores_SQ = product("SH,HQ->SQ", row.k_SH[span.first : span.last], qT_HQ, local.compute_dtype) * local.scale
     heads, num_queries, _ = row.q_GTH.shape
     seen: Array | None = None

@@ -308,10 +308,10 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             [
                 "mesh={devices: 12, context: 3, tensor: 4, sequence_parallel: true}",
                 "model.num_kv_heads=4",
-                "data.stages=[{name: a, tokens: 2560}, {name: b, tokens: 2560, sequence_length: 32}]",
+                "data.stages=[{name: a, tokens: 1920}, {name: b, tokens: 1920, sequence_length: 32}]",
+                "train.total_tokens=3840",
                 "data.sequence_length=96",
-                "data.block_tokens=96",
-                "batch={global_batch_tokens: 2560, micro_batch: 1}",
+                "batch={global_batch_tokens: 192, micro_batch: 1}",
             ],
             "data.stages.1.sequence_length = 32: must be a multiple of 2 × mesh.context 3 and of mesh.context 3 × "
             "mesh.tensor 4 of mesh.sequence_parallel; set 36 or 24",
