@@ -1,7 +1,9 @@
 """What every kernel shares: products, activations, blocks of rows."""
 
+import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import jax
@@ -35,6 +37,23 @@ def to_dtype(arrays: Any, dtype: Any) -> Any:
 def per_platform(run: Callable[..., Any], cpu: Any, default: Any, *arguments: Any) -> Any:
     """Call run(setting, *arguments) with the setting for the platform that it is compiled for."""
     return lax.platform_dependent(*arguments, cpu=partial(run, cpu), default=partial(run, default))
+
+
+def by_platform(*arguments: Any, default: Callable[..., Any], **forms: Callable[..., Any]) -> Any:
+    """Call the form of the platform that the program is compiled for (`cuda`, `tpu`), or the default."""
+    forms = {name: form for name, form in forms.items() if name in compiled_for()}
+    return lax.platform_dependent(*arguments, default=default, **forms) if forms else default(*arguments)
+
+
+@cache
+def compiled_for() -> frozenset[str]:
+    """The accelerators that programs can be compiled for here; to trace the forms of others would only take time."""
+    plugins = {"cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtpu",)}
+    found = {platform for platform, packages in plugins.items() if any(map(find_spec, packages))}
+    if "TPU_LIBRARY_PATH" in os.environ:
+        found.add("tpu")
+    backend = jax.default_backend()
+    return frozenset(found | {"cuda" if backend == "gpu" else backend})
 
 
 def activate(gate: Array | None, up: Array, activation: str) -> Array:

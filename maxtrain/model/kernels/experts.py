@@ -1,7 +1,10 @@
-"""Routed experts, dropless: each expert works through its own rows in blocks, and through no others.
+"""Routed experts, dropless: each expert works through its own rows, and through no others.
+
+On CPU each expert goes through blocks of its rows that stay in the cache; on CUDA and TPU the rows are laid out by
+expert and go through grouped products.
 
 N rows  k experts of a row  M = N · k choices  E experts held here  D model  F hidden
-C rows of a block  P = blocks · C positions
+C rows of a block  P = blocks · C positions, of which the grouped form uses the first M
 """
 
 from functools import partial
@@ -11,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, per_platform, product, to_dtype
+from maxtrain.model.kernels.common import Implementation, activate, by_platform, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
     Weights,
@@ -20,11 +23,10 @@ from maxtrain.model.kernels.feed_forward import (
     named,
     pre_activations,
 )
+from maxtrain.model.kernels.grouped_matmul import ON_GPU, ON_TPU, Form, grouped_matmul
 
-CPU_BLOCK_ROWS = 128
-"""Most rows of a block on CPU."""
-DEFAULT_BLOCK_ROWS = 512
-"""Most rows of a block elsewhere."""
+MOST_BLOCK_ROWS = 128
+"""Most rows of a block."""
 LEAST_BLOCK_ROWS = 16
 """Fewest rows of a block."""
 
@@ -157,17 +159,12 @@ def block_rows_for(expected: int, most: int) -> int:
     return rows
 
 
-def _block_rows(expected: int) -> tuple[int, int]:
-    """Rows of a block on CPU and elsewhere."""
-    return block_rows_for(expected, CPU_BLOCK_ROWS), block_rows_for(expected, DEFAULT_BLOCK_ROWS)
-
-
 def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Array:
     """Sum each row's outputs from their positions, in the order of its choices."""
     total = None
     for j in range(position_Nk.shape[1]):
         position_N = position_Nk[:, j]
-        part_ND = jnp.take(rows_PD, position_N, axis=0, mode="clip")
+        part_ND = jnp.take(rows_PD, position_N, axis=0, mode="clip").astype(jnp.float32)
         if weight_Nk is not None:
             part_ND = part_ND * weight_Nk[:, j, None]
         part_ND = jnp.where((position_N < rows_PD.shape[0])[:, None], part_ND, 0.0)
@@ -186,15 +183,14 @@ def _forward_rows(
     weight_Nk: Array,
     weights: Weights,
     *,
-    num_kept: int,
     activation: str,
     compute_dtype: Any,
 ) -> tuple[Array, PreActivations]:
-    """The output, and the pre-activations by position, in num_kept rows (as many whatever the platform)."""
+    """The output, and the pre-activations by position."""
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
-    kept = jax.tree.map(lambda w: unwritten((num_kept, w.shape[2]), compute_dtype), weights[:2])
+    kept = jax.tree.map(lambda w: unwritten((blocks.choice_P.size, w.shape[2]), compute_dtype), weights[:2])
 
     def one_expert(buffers: Buffers, item: tuple[Weights, Array, Array]) -> tuple[Buffers, None]:
         held = to_dtype(item[0], compute_dtype)
@@ -268,6 +264,97 @@ def _backward_rows(
     return dx_ND, jnp.where(blocks.position_Nk < num_positions, dweight_Nk, 0.0), dweights
 
 
+def _lay_out_grouped(order: Order, num_rows: int, top_k: int, num_positions: int) -> tuple[Array, Array, Array]:
+    """Choice at each position, position of each choice (as in `Blocks`), and rows of each expert; without gaps."""
+    num_choices, num_local = order.choice_M.size, order.start_E.size - 1
+    is_held = order.expert_M < num_local
+    choice_P = jnp.where(is_held, order.choice_M, num_rows * top_k)
+    choice_P = jnp.pad(choice_P, (0, num_positions - num_choices), constant_values=num_rows * top_k)
+    place_M = jnp.where(is_held, lax.iota(jnp.int32, num_choices), num_positions)
+    position = jnp.full(num_rows * top_k, num_positions, jnp.int32)
+    position = position.at[order.choice_M].set(place_M, unique_indices=True)
+    return choice_P, position.reshape(-1, top_k), jnp.diff(order.start_E).astype(jnp.int32)
+
+
+def _grouped_inward(
+    form: Form, x_PD: Array, gate_EDF: Array | None, up_EDF: Array, sizes_E: Array, compute_dtype: Any
+) -> PreActivations:
+    run = partial(grouped_matmul, compute_dtype=compute_dtype, out_dtype=compute_dtype, implementation=form)
+    return None if gate_EDF is None else run(x_PD, gate_EDF, sizes_E), run(x_PD, up_EDF, sizes_E)
+
+
+def _grouped_outward(
+    form: Form,
+    before: PreActivations,
+    weight_P: Array,
+    down_EFD: Array,
+    sizes_E: Array,
+    activation: str,
+    compute_dtype: Any,
+) -> Array:
+    """Outputs times the routing weights; these multiply the hidden values, so that no output is needed for theirs."""
+    hidden_PF = activate(*to_dtype(before, jnp.float32), activation) * weight_P[:, None]
+    return grouped_matmul(
+        hidden_PF, down_EFD, sizes_E, compute_dtype=compute_dtype, out_dtype=compute_dtype, implementation=form
+    )
+
+
+def _forward_grouped(
+    form: Form,
+    x_ND: Array,
+    order: Order,
+    weight_Nk: Array,
+    weights: Weights,
+    *,
+    num_kept: int,
+    activation: str,
+    compute_dtype: Any,
+) -> tuple[Array, PreActivations]:
+    """As `_forward_rows`, by grouped products; the pre-activations are in num_kept rows, as many as in blocks."""
+    top_k = weight_Nk.shape[1]
+    choice_P, position_Nk, sizes_E = _lay_out_grouped(order, x_ND.shape[0], top_k, num_kept)
+    x_PD = _rows_of(x_ND.astype(compute_dtype), choice_P, top_k)
+    before = _grouped_inward(form, x_PD, weights[0], weights[1], sizes_E, compute_dtype)
+    weight_P = _weight_of(weight_Nk, choice_P)
+    rows_PD = _grouped_outward(form, before, weight_P, weights[2], sizes_E, activation, compute_dtype)
+    return _combine(rows_PD, position_Nk, None).astype(x_ND.dtype), before
+
+
+def _backward_grouped(
+    form: Form,
+    x_ND: Array,
+    order: Order,
+    weight_Nk: Array,
+    weights: Weights,
+    kept: PreActivations,
+    dy_ND: Array,
+    *,
+    activation: str,
+    compute_dtype: Any,
+) -> tuple[Array, Array, Weights]:
+    top_k, num_positions = weight_Nk.shape[1], kept[1].shape[0]
+    choice_P, position_Nk, sizes_E = _lay_out_grouped(order, x_ND.shape[0], top_k, num_positions)
+    x_PD, dy_PD = (_rows_of(a.astype(compute_dtype), choice_P, top_k) for a in (x_ND, dy_ND))
+
+    def inward(x_PD: Array, gate: Array | None, up: Array) -> PreActivations:
+        return _grouped_inward(form, x_PD, gate, up, sizes_E, compute_dtype)
+
+    def outward(before: PreActivations, weight_P: Array, down: Array) -> Array:
+        return _grouped_outward(form, before, weight_P, down, sizes_E, activation, compute_dtype)
+
+    _, pull_outward = jax.vjp(outward, kept, _weight_of(weight_Nk, choice_P), weights[2])
+    dbefore, dweight_P, ddown = pull_outward(dy_PD)
+    _, pull_inward = jax.vjp(inward, x_PD, weights[0], weights[1])
+    dx_PD, dgate, dup = pull_inward(dbefore)
+    dweight_Nk = jnp.where(position_Nk < num_positions, jnp.take(dweight_P, position_Nk, mode="clip"), 0.0)
+    return _combine(dx_PD, position_Nk, None).astype(x_ND.dtype), dweight_Nk, (dgate, dup, ddown)
+
+
+def _weight_of(weight_Nk: Array, choice_P: Array) -> Array:
+    """The routing weight at each position; 0 where there is no choice."""
+    return jnp.append(weight_Nk.reshape(-1), jnp.float32(0))[choice_P]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _sparse(
     x_ND: Array,
@@ -296,17 +383,29 @@ def _sparse_forward(
     compute_dtype: Any,
 ) -> tuple[Array, Kept]:
     arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0], most), weight_Nk, weights
-    num_kept = max(_num_positions(arguments[1], rows) for rows in _block_rows(expected))
-    run = partial(_forward_rows, num_kept=num_kept, activation=activation, compute_dtype=compute_dtype)
-    y_ND, before = per_platform(run, *_block_rows(expected), *arguments)
+    how = {"activation": activation, "compute_dtype": compute_dtype}
+    block_rows = block_rows_for(expected, MOST_BLOCK_ROWS)
+    grouped = partial(_forward_grouped, num_kept=_num_positions(arguments[1], block_rows), **how)
+    y_ND, before = by_platform(
+        *arguments,
+        cuda=partial(grouped, ON_GPU),
+        tpu=partial(grouped, ON_TPU),
+        default=partial(_forward_rows, block_rows, **how),
+    )
     return y_ND, (*arguments, named(before))
 
 
 def _sparse_backward(
     expected: int, most: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
 ) -> tuple[Array, None, Array, Weights]:
-    run = partial(_backward_rows, activation=activation, compute_dtype=compute_dtype)
-    dx_ND, dweight_Nk, dweights = per_platform(run, *_block_rows(expected), *kept, dy_ND)
+    how = {"activation": activation, "compute_dtype": compute_dtype}
+    dx_ND, dweight_Nk, dweights = by_platform(
+        *kept,
+        dy_ND,
+        cuda=partial(_backward_grouped, ON_GPU, **how),
+        tpu=partial(_backward_grouped, ON_TPU, **how),
+        default=partial(_backward_rows, block_rows_for(expected, MOST_BLOCK_ROWS), **how),
+    )
     return dx_ND, None, dweight_Nk, dweights
 
 

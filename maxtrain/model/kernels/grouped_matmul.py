@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from maxtrain.model.kernels import grouped_matmul_gpu, grouped_matmul_tpu
-from maxtrain.model.kernels.common import Implementation, pad_rows, product
+from maxtrain.model.kernels.common import Implementation, by_platform, pad_rows, product
 
 BLOCK_ROWS = 128
 """Rows of a block in the portable form."""
@@ -158,18 +158,9 @@ ON_GPU = Form(grouped_matmul_gpu.product, grouped_matmul_gpu.outer)
 ON_TPU = Form(grouped_matmul_tpu.product, grouped_matmul_tpu.outer)
 
 
-def _product_by_platform(x_MD: Array, w_EDF: Array, sizes_E: Array, **how: Any) -> Array:
-    forms = {"cuda": ON_GPU, "tpu": ON_TPU, "default": IN_BLOCKS}
-    return lax.platform_dependent(
-        x_MD, w_EDF, sizes_E, **{name: partial(form.product, **how) for name, form in forms.items()}
-    )
+def _by_platform(name: str, *arguments: Array, **how: Any) -> Array:
+    default, cuda, tpu = (partial(getattr(form, name), **how) for form in (IN_BLOCKS, ON_GPU, ON_TPU))
+    return by_platform(*arguments, default=default, cuda=cuda, tpu=tpu)
 
 
-def _outer_by_platform(x_MD: Array, dy_MF: Array, sizes_E: Array, **how: Any) -> Array:
-    forms = {"cuda": ON_GPU, "tpu": ON_TPU, "default": IN_BLOCKS}
-    return lax.platform_dependent(
-        x_MD, dy_MF, sizes_E, **{name: partial(form.outer, **how) for name, form in forms.items()}
-    )
-
-
-BY_PLATFORM = Form(_product_by_platform, _outer_by_platform)
+BY_PLATFORM = Form(partial(_by_platform, "product"), partial(_by_platform, "outer"))
