@@ -10,7 +10,6 @@ Q queries of a block  C keys of a block
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -180,9 +179,7 @@ def gradients(
         log_z_BKGT,
         delta_BKGT,
     )
-    dq, dk, dv = (
-        jax.ShapeDtypeStruct(a.shape, t) for a, t in zip((q_BKGTH, k_BKSH, v_BKSH), out_dtype, strict=True)
-    )
+    dq, dk, dv = (jax.ShapeDtypeStruct(a.shape, t) for a, t in zip((q_BKGTH, k_BKSH, v_BKSH), out_dtype, strict=True))
     grid = pl.cdiv(T, task.tiling.queries), K * G, B
     (dq_BKGTH,) = _call(_queries_kernel, QUERIES_NAME, task, grid, (dq,), interpret)(*arguments)
     grid = pl.cdiv(task.num_keys, task.tiling.keys), K, B
@@ -201,9 +198,7 @@ def _task(
         for most, size in ((tiling.queries, num_queries), (tiling.keys, k_BKSH.shape[2]))
     )
     tiling = tiling._replace(queries=queries, keys=keys)
-    return _Task(
-        num_queries, k_BKSH.shape[2], heads, width, window, causal, scale, segments is not None, tiling
-    )
+    return _Task(num_queries, k_BKSH.shape[2], heads, width, window, causal, scale, segments is not None, tiling)
 
 
 def _call(

@@ -40,20 +40,25 @@ def per_platform(run: Callable[..., Any], cpu: Any, default: Any, *arguments: An
 
 
 def by_platform(*arguments: Any, default: Callable[..., Any], **forms: Callable[..., Any]) -> Any:
-    """Call the form of the platform that the program is compiled for (`cuda`, `tpu`), or the default."""
+    """Call the form of the platform that the program is compiled for (`cpu`, `cuda`, `tpu`), or the default."""
     forms = {name: form for name, form in forms.items() if name in compiled_for()}
     return lax.platform_dependent(*arguments, default=default, **forms) if forms else default(*arguments)
 
 
 @cache
 def compiled_for() -> frozenset[str]:
-    """The accelerators that programs can be compiled for here; to trace the forms of others would only take time."""
+    """The platforms that programs can be compiled for here; to trace the forms of others would only take time."""
     plugins = {"cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtpu",)}
-    found = {platform for platform, packages in plugins.items() if any(map(find_spec, packages))}
+    found = {"cpu"} | {platform for platform, packages in plugins.items() if any(map(find_spec, packages))}
     if "TPU_LIBRARY_PATH" in os.environ:
         found.add("tpu")
     backend = jax.default_backend()
     return frozenset(found | {"cuda" if backend == "gpu" else backend})
+
+
+def is_plain(compute_dtype: Any) -> bool:
+    """Whether the kernels of CUDA and TPU take operands of this type: other ones are left to the portable forms."""
+    return jnp.dtype(compute_dtype) in (jnp.float32, jnp.bfloat16)
 
 
 def activate(gate: Array | None, up: Array, activation: str) -> Array:

@@ -7,6 +7,7 @@ N rows  k experts of a row  M = N · k choices  E experts held here  D model  F 
 C rows of a block  P = blocks · C positions, of which the grouped form uses the first M
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, by_platform, product, to_dtype
+from maxtrain.model.kernels.common import Implementation, activate, by_platform, is_plain, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
     Weights,
@@ -355,6 +356,11 @@ def _weight_of(weight_Nk: Array, choice_P: Array) -> Array:
     return jnp.append(weight_Nk.reshape(-1), jnp.float32(0))[choice_P]
 
 
+def _on_accelerators(grouped: Callable[..., Any], compute_dtype: Any) -> dict[str, Callable[..., Any]]:
+    """The grouped form where a platform has kernels for such operands; blocks of rows serve all else."""
+    return {"cuda": partial(grouped, ON_GPU), "tpu": partial(grouped, ON_TPU)} if is_plain(compute_dtype) else {}
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _sparse(
     x_ND: Array,
@@ -386,12 +392,8 @@ def _sparse_forward(
     how = {"activation": activation, "compute_dtype": compute_dtype}
     block_rows = block_rows_for(expected, MOST_BLOCK_ROWS)
     grouped = partial(_forward_grouped, num_kept=_num_positions(arguments[1], block_rows), **how)
-    y_ND, before = by_platform(
-        *arguments,
-        cuda=partial(grouped, ON_GPU),
-        tpu=partial(grouped, ON_TPU),
-        default=partial(_forward_rows, block_rows, **how),
-    )
+    in_blocks = partial(_forward_rows, block_rows, **how)
+    y_ND, before = by_platform(*arguments, default=in_blocks, **_on_accelerators(grouped, compute_dtype))
     return y_ND, (*arguments, named(before))
 
 
@@ -399,13 +401,9 @@ def _sparse_backward(
     expected: int, most: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
 ) -> tuple[Array, None, Array, Weights]:
     how = {"activation": activation, "compute_dtype": compute_dtype}
-    dx_ND, dweight_Nk, dweights = by_platform(
-        *kept,
-        dy_ND,
-        cuda=partial(_backward_grouped, ON_GPU, **how),
-        tpu=partial(_backward_grouped, ON_TPU, **how),
-        default=partial(_backward_rows, block_rows_for(expected, MOST_BLOCK_ROWS), **how),
-    )
+    in_blocks = partial(_backward_rows, block_rows_for(expected, MOST_BLOCK_ROWS), **how)
+    accelerated = _on_accelerators(partial(_backward_grouped, **how), compute_dtype)
+    dx_ND, dweight_Nk, dweights = by_platform(*kept, dy_ND, default=in_blocks, **accelerated)
     return dx_ND, None, dweight_Nk, dweights
 
 
