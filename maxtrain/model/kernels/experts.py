@@ -4,7 +4,7 @@ On CPU each expert goes through blocks of its rows that stay in the cache; on CU
 expert and go through grouped products.
 
 N rows  k experts of a row  M = N · k choices  E experts held here  D model  F hidden
-C rows of a block  P = blocks · C positions, of which the grouped form uses the first M
+C rows of a block  P = blocks · C positions
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from maxtrain.model.kernels.choices import Order, combine, rows_of, sort_by_expert
 from maxtrain.model.kernels.common import Implementation, activate, by_platform, is_plain, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
@@ -24,7 +25,8 @@ from maxtrain.model.kernels.feed_forward import (
     named,
     pre_activations,
 )
-from maxtrain.model.kernels.grouped_matmul import ON_GPU, ON_TPU, Form, grouped_matmul
+from maxtrain.model.kernels.grouped_experts import backward_grouped, forward_grouped
+from maxtrain.model.kernels.grouped_matmul import ON_GPU, ON_TPU
 
 MOST_BLOCK_ROWS = 128
 """Most rows of a block."""
@@ -94,17 +96,6 @@ def _dense(
     return jnp.einsum("Nk,NkE,END->ND", weight_Nk, chosen_NkE, y_END).astype(x_ND.dtype)
 
 
-class Order(NamedTuple):
-    """The choices in the order of their experts, as many as there can be; whatever the blocks."""
-
-    choice_M: Array
-    """Choice (row · k + j) at each place, stable."""
-    expert_M: Array
-    """Its expert; E for none."""
-    start_E: Array
-    """First place of each expert, and of none: (E + 1,)."""
-
-
 class Blocks(NamedTuple):
     """Where each choice lies when every expert's rows start at a block's start."""
 
@@ -114,14 +105,6 @@ class Blocks(NamedTuple):
     """Position of each choice; P for none."""
     first_E: Array
     """First block of each expert, and the number of all blocks: (E + 1,)."""
-
-
-def sort_by_expert(local_Nk: Array, num_local: int, most: int | None = None) -> Order:
-    """Order the choices by expert; those of no expert (-1) come last, and only the first `most` are kept."""
-    key_M = jnp.where(local_Nk < 0, num_local, local_Nk).reshape(-1).astype(jnp.int32)
-    expert_M, choice_M = lax.sort_key_val(key_M, lax.iota(jnp.int32, key_M.size), is_stable=True)
-    count_E = jnp.zeros(num_local + 1, jnp.int32).at[key_M].add(1)
-    return Order(choice_M[:most], expert_M[:most], jnp.cumsum(count_E) - count_E)
 
 
 def _num_positions(order: Order, block_rows: int) -> int:
@@ -160,20 +143,6 @@ def block_rows_for(expected: int, most: int) -> int:
     return rows
 
 
-def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Array:
-    """Sum each row's outputs from their positions, in the order of its choices."""
-    total = None
-    for j in range(position_Nk.shape[1]):
-        position_N = position_Nk[:, j]
-        part_ND = jnp.take(rows_PD, position_N, axis=0, mode="clip").astype(jnp.float32)
-        if weight_Nk is not None:
-            part_ND = part_ND * weight_Nk[:, j, None]
-        part_ND = jnp.where((position_N < rows_PD.shape[0])[:, None], part_ND, 0.0)
-        total = part_ND if total is None else total + part_ND
-    assert total is not None, "top_k is at least 1"
-    return total
-
-
 Buffers = tuple[Array, PreActivations]
 
 
@@ -198,14 +167,14 @@ def _forward_rows(
 
         def one_block(block: Array, buffers: Buffers) -> Buffers:
             choice_C = _block_of(blocks.choice_P, block, block_rows)
-            before = pre_activations(_rows_of(x_ND, choice_C, top_k), held, compute_dtype)
+            before = pre_activations(rows_of(x_ND, choice_C, top_k), held, compute_dtype)
             rows = block_output(before, held, activation, compute_dtype), to_dtype(before, compute_dtype)
             return jax.tree.map(lambda rows_P, rows_C: _with_block(rows_P, rows_C, block), buffers, rows)
 
         return lax.fori_loop(item[1], item[2], one_block, buffers), None
 
     (rows_PD, kept), _ = lax.scan(one_expert, (rows_PD, kept), (weights, blocks.first_E[:-1], blocks.first_E[1:]))
-    return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
+    return combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
 
 
 def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:
@@ -214,12 +183,6 @@ def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:
 
 def _with_block(rows_P: Array, rows_C: Array, block: Array) -> Array:
     return lax.dynamic_update_slice_in_dim(rows_P, rows_C, block * rows_C.shape[0], 0)
-
-
-def _rows_of(x_ND: Array, choice_C: Array, top_k: int) -> Array:
-    """The rows that the choices belong to; zero where there is none, whatever lies there."""
-    rows_CD = jnp.take(x_ND, choice_C // top_k, axis=0, mode="clip")
-    return jnp.where((choice_C < x_ND.shape[0] * top_k)[:, None], rows_CD, 0)
 
 
 def _backward_rows(
@@ -246,7 +209,7 @@ def _backward_rows(
         def one_block(block: Array, carry: tuple[Array, Array, Weights]) -> tuple[Array, Array, Weights]:
             dx_PD, dweight_P, total = carry
             choice_C = _block_of(blocks.choice_P, block, block_rows)
-            x_CD, dy_CD = _rows_of(x_ND, choice_C, top_k), _rows_of(dy_ND, choice_C, top_k)
+            x_CD, dy_CD = rows_of(x_ND, choice_C, top_k), rows_of(dy_ND, choice_C, top_k)
             before = jax.tree.map(lambda rows_PF: _block_of(rows_PF, block, block_rows), kept)
             dx_CD, dheld, dweight_C = block_gradients(
                 x_CD, dy_CD, before, held, activation, compute_dtype, scale_C=weight_M[choice_C]
@@ -260,100 +223,9 @@ def _backward_rows(
 
     start = unwritten((num_positions, width), jnp.float32), unwritten((num_positions,), jnp.float32)
     (dx_PD, dweight_P), dweights = lax.scan(one_expert, start, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
-    dx_ND = _combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
+    dx_ND = combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
     dweight_Nk = jnp.take(dweight_P, blocks.position_Nk, mode="clip")
     return dx_ND, jnp.where(blocks.position_Nk < num_positions, dweight_Nk, 0.0), dweights
-
-
-def _lay_out_grouped(order: Order, num_rows: int, top_k: int, num_positions: int) -> tuple[Array, Array, Array]:
-    """Choice at each position, position of each choice (as in `Blocks`), and rows of each expert; without gaps."""
-    num_choices, num_local = order.choice_M.size, order.start_E.size - 1
-    is_held = order.expert_M < num_local
-    choice_P = jnp.where(is_held, order.choice_M, num_rows * top_k)
-    choice_P = jnp.pad(choice_P, (0, num_positions - num_choices), constant_values=num_rows * top_k)
-    place_M = jnp.where(is_held, lax.iota(jnp.int32, num_choices), num_positions)
-    position = jnp.full(num_rows * top_k, num_positions, jnp.int32)
-    position = position.at[order.choice_M].set(place_M, unique_indices=True)
-    return choice_P, position.reshape(-1, top_k), jnp.diff(order.start_E).astype(jnp.int32)
-
-
-def _grouped_inward(
-    form: Form, x_PD: Array, gate_EDF: Array | None, up_EDF: Array, sizes_E: Array, compute_dtype: Any
-) -> PreActivations:
-    run = partial(grouped_matmul, compute_dtype=compute_dtype, out_dtype=compute_dtype, implementation=form)
-    return None if gate_EDF is None else run(x_PD, gate_EDF, sizes_E), run(x_PD, up_EDF, sizes_E)
-
-
-def _grouped_outward(
-    form: Form,
-    before: PreActivations,
-    weight_P: Array,
-    down_EFD: Array,
-    sizes_E: Array,
-    activation: str,
-    compute_dtype: Any,
-) -> Array:
-    """Outputs times the routing weights; these multiply the hidden values, so that no output is needed for theirs."""
-    hidden_PF = activate(*to_dtype(before, jnp.float32), activation) * weight_P[:, None]
-    return grouped_matmul(
-        hidden_PF, down_EFD, sizes_E, compute_dtype=compute_dtype, out_dtype=compute_dtype, implementation=form
-    )
-
-
-def _forward_grouped(
-    form: Form,
-    x_ND: Array,
-    order: Order,
-    weight_Nk: Array,
-    weights: Weights,
-    *,
-    num_kept: int,
-    activation: str,
-    compute_dtype: Any,
-) -> tuple[Array, PreActivations]:
-    """As `_forward_rows`, by grouped products; the pre-activations are in num_kept rows, as many as in blocks."""
-    top_k = weight_Nk.shape[1]
-    choice_P, position_Nk, sizes_E = _lay_out_grouped(order, x_ND.shape[0], top_k, num_kept)
-    x_PD = _rows_of(x_ND.astype(compute_dtype), choice_P, top_k)
-    before = _grouped_inward(form, x_PD, weights[0], weights[1], sizes_E, compute_dtype)
-    weight_P = _weight_of(weight_Nk, choice_P)
-    rows_PD = _grouped_outward(form, before, weight_P, weights[2], sizes_E, activation, compute_dtype)
-    return _combine(rows_PD, position_Nk, None).astype(x_ND.dtype), before
-
-
-def _backward_grouped(
-    form: Form,
-    x_ND: Array,
-    order: Order,
-    weight_Nk: Array,
-    weights: Weights,
-    kept: PreActivations,
-    dy_ND: Array,
-    *,
-    activation: str,
-    compute_dtype: Any,
-) -> tuple[Array, Array, Weights]:
-    top_k, num_positions = weight_Nk.shape[1], kept[1].shape[0]
-    choice_P, position_Nk, sizes_E = _lay_out_grouped(order, x_ND.shape[0], top_k, num_positions)
-    x_PD, dy_PD = (_rows_of(a.astype(compute_dtype), choice_P, top_k) for a in (x_ND, dy_ND))
-
-    def inward(x_PD: Array, gate: Array | None, up: Array) -> PreActivations:
-        return _grouped_inward(form, x_PD, gate, up, sizes_E, compute_dtype)
-
-    def outward(before: PreActivations, weight_P: Array, down: Array) -> Array:
-        return _grouped_outward(form, before, weight_P, down, sizes_E, activation, compute_dtype)
-
-    _, pull_outward = jax.vjp(outward, kept, _weight_of(weight_Nk, choice_P), weights[2])
-    dbefore, dweight_P, ddown = pull_outward(dy_PD)
-    _, pull_inward = jax.vjp(inward, x_PD, weights[0], weights[1])
-    dx_PD, dgate, dup = pull_inward(dbefore)
-    dweight_Nk = jnp.where(position_Nk < num_positions, jnp.take(dweight_P, position_Nk, mode="clip"), 0.0)
-    return _combine(dx_PD, position_Nk, None).astype(x_ND.dtype), dweight_Nk, (dgate, dup, ddown)
-
-
-def _weight_of(weight_Nk: Array, choice_P: Array) -> Array:
-    """The routing weight at each position; 0 where there is no choice."""
-    return jnp.append(weight_Nk.reshape(-1), jnp.float32(0))[choice_P]
 
 
 def _on_accelerators(grouped: Callable[..., Any], compute_dtype: Any) -> dict[str, Callable[..., Any]]:
@@ -391,7 +263,7 @@ def _sparse_forward(
     arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0], most), weight_Nk, weights
     how = {"activation": activation, "compute_dtype": compute_dtype}
     block_rows = block_rows_for(expected, MOST_BLOCK_ROWS)
-    grouped = partial(_forward_grouped, num_kept=_num_positions(arguments[1], block_rows), **how)
+    grouped = partial(forward_grouped, num_kept=_num_positions(arguments[1], block_rows), **how)
     in_blocks = partial(_forward_rows, block_rows, **how)
     y_ND, before = by_platform(*arguments, default=in_blocks, **_on_accelerators(grouped, compute_dtype))
     return y_ND, (*arguments, named(before))
@@ -402,7 +274,7 @@ def _sparse_backward(
 ) -> tuple[Array, None, Array, Weights]:
     how = {"activation": activation, "compute_dtype": compute_dtype}
     in_blocks = partial(_backward_rows, block_rows_for(expected, MOST_BLOCK_ROWS), **how)
-    accelerated = _on_accelerators(partial(_backward_grouped, **how), compute_dtype)
+    accelerated = _on_accelerators(partial(backward_grouped, **how), compute_dtype)
     dx_ND, dweight_Nk, dweights = by_platform(*kept, dy_ND, default=in_blocks, **accelerated)
     return dx_ND, None, dweight_Nk, dweights
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from maxtrain.model.kernels.experts import _backward_grouped, _forward_grouped, block_rows_for, lay_out, sort_by_expert
+from maxtrain.model.kernels.choices import sort_by_expert
+from maxtrain.model.kernels.experts import block_rows_for, lay_out
 from maxtrain.model.kernels.experts import experts as experts_function
+from maxtrain.model.kernels.grouped_experts import backward_grouped, forward_grouped
 from maxtrain.model.kernels.grouped_matmul import IN_BLOCKS
 
 N, D, F, E, TOP_K = 90, 12, 20, 4, 2
@@ -116,8 +118,8 @@ def grouped_with_gradients(x, index, weight, weights, dy, activation="swiglu"):
     """As CUDA and TPU go about it, on products that run here."""
     how = {"activation": activation, "compute_dtype": jnp.float32}
     arguments = x, sort_by_expert(index, E), weight, weights
-    y, kept = _forward_grouped(IN_BLOCKS, *arguments, num_kept=N * TOP_K + 33, **how)
-    return y, *jax.tree.leaves(_backward_grouped(IN_BLOCKS, *arguments, kept, dy, **how))
+    y, kept = forward_grouped(IN_BLOCKS, *arguments, num_kept=N * TOP_K + 33, **how)
+    return y, *jax.tree.leaves(backward_grouped(IN_BLOCKS, *arguments, kept, dy, **how))
 
 
 @pytest.mark.parametrize("kind", ["random", "one", "padding", "nobody"])
