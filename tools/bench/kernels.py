@@ -1,8 +1,13 @@
-"""CPU-seconds of each kernel, forward and backward, beside its plain reference.
+r"""Seconds of each kernel, forward and backward, beside its plain reference, and its share of the matmul peak.
 
     python tools/bench/kernels.py --dtype float32 --repeats 5
+    python tools/bench/kernels.py --dtype bfloat16 --batch 4 --length 4096 --width 2048 --heads 16 --hidden 2048 \
+        --experts 64 --top-k 4 --vocab 32768 --no-reference        # on a GPU or TPU
 
-One process pinned to one core; figures are user + system CPU-seconds, the least of the repeats.
+On CPU one process pinned to one core, in user + system CPU-seconds; elsewhere wall seconds. The least of the repeats.
+The peak is a square product of the same type, measured in the same run; the share counts the products that the result
+needs (of attention those that are seen; a backward pass that computes scores anew gets nothing for it). The reference
+of grouped_matmul is XLA's `ragged_dot`.
 """
 
 import argparse
@@ -12,8 +17,9 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SHAPES = {"batch": 8, "length": 512, "width": 256, "heads": 8, "hidden": 1024, "experts": 8, "top_k": 2, "vocab": 8192}
 """The step that the project's speed goals are stated for."""
@@ -51,8 +57,18 @@ def describe_machine(core: int) -> dict[str, Any]:
     }
 
 
-def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Each kernel as a function of (implementation, *arguments), and its arguments."""
+class Case(NamedTuple):
+    """A kernel."""
+
+    function: Callable[..., Any]
+    """Of (implementation, *arguments)."""
+    arguments: tuple[Any, ...]
+    flops: float
+    """Of the products of value and gradients."""
+
+
+def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
+    """Each kernel, with data of the shape."""
     import jax
     import jax.numpy as jnp
 
@@ -60,6 +76,7 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callabl
     from maxtrain.model.kernels.cross_entropy import cross_entropy
     from maxtrain.model.kernels.experts import experts
     from maxtrain.model.kernels.feed_forward import feed_forward
+    from maxtrain.model.kernels.grouped_matmul import grouped_matmul
 
     rows, width, hidden = shape.batch * shape.length, shape.width, shape.hidden
     head_dim = width // shape.heads
@@ -81,10 +98,16 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callabl
         sizes = ((width, hidden), (width, hidden), (hidden, width))
         return tuple(normal(shape.experts, *s, scale=0.05) for s in sizes)
 
-    def attend(implementation: Any, q: jax.Array, k: jax.Array, v: jax.Array, ids: Any = None) -> jax.Array:
+    def attend(implementation: Any, *arguments: Any, window: int | None = None) -> jax.Array:
+        q, k, v, ids = (*arguments, None)[:4]
         return attention(
-            q, k, v, ids, window=None, scale=head_dim**-0.5, compute_dtype=dtype, implementation=implementation
+            q, k, v, ids, window=window, scale=head_dim**-0.5, compute_dtype=dtype, implementation=implementation
         )
+
+    def group(implementation: Any, x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        if implementation == "reference":
+            return jax.lax.ragged_dot(x.astype(dtype), w.astype(dtype), sizes, preferred_element_type=jnp.float32)
+        return grouped_matmul(x, w, sizes, compute_dtype=dtype, implementation=implementation)
 
     def forward(implementation: Any, *arguments: jax.Array) -> jax.Array:
         return feed_forward(*arguments, activation="swiglu", compute_dtype=dtype, implementation=implementation)
@@ -101,34 +124,75 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callabl
             0
         ]
 
+    window = shape.length // 4
+    seen = shape.length * (shape.length + 1) / 2
+    seen_in_window = seen - (shape.length - window) * (shape.length - window + 1) / 2
+    per_score = 6 * 2 * shape.batch * width  # two products forward, four backward
+    per_weight = 3 * 2 * rows
+    choices = rows * shape.top_k
+    sizes = jnp.zeros(shape.experts, jnp.int32).at[index.reshape(-1)].add(1)
+    routed = {
+        f"experts_{f}": Case(route, (x, weight, *expert_weights(f), index), 3 * per_weight * shape.top_k * width * f)
+        for f in (hidden // 2, hidden)
+    }
     return {
-        "attention": (attend, heads),
-        "attention_packed": (attend, (*heads, segments)),
-        "feed_forward": (forward, (x, *dense)),
-        f"experts_{hidden // 2}": (route, (x, weight, *expert_weights(hidden // 2), index)),
-        f"experts_{hidden}": (route, (x, weight, *expert_weights(hidden), index)),
-        "cross_entropy": (loss, (x, normal(shape.vocab, width, scale=0.05))),
+        "attention": Case(attend, heads, per_score * seen),
+        "attention_packed": Case(attend, (*heads, segments), per_score * seen / 2),
+        "attention_window": Case(partial(attend, window=window), heads, per_score * seen_in_window),
+        "feed_forward": Case(forward, (x, *dense), 3 * per_weight * width * hidden),
+        "grouped_matmul": Case(
+            group,
+            (normal(choices, width), normal(shape.experts, width, hidden, scale=0.05), sizes),
+            per_weight * shape.top_k * width * hidden,
+        ),
+        **routed,
+        "cross_entropy": Case(loss, (x, normal(shape.vocab, width, scale=0.05)), per_weight * width * shape.vocab),
     }
 
 
-def time_case(function: Callable[..., Any], implementation: str, arguments: tuple[Any, ...], repeats: int) -> float:
-    """CPU-seconds of one value and all gradients."""
+def clock() -> float:
+    """CPU-seconds on CPU, else wall seconds."""
+    import jax
+
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
+def measure_peak(dtype: Any, repeats: int) -> float:
+    """FLOP/s of a square product with float32 sums."""
     import jax
     import jax.numpy as jnp
 
-    differentiable = tuple(i for i, a in enumerate(arguments) if jnp.issubdtype(a.dtype, jnp.floating))
+    size = 1024 if jax.default_backend() == "cpu" else 8192
+    precision = jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+    multiply = jax.jit(lambda a: jnp.matmul(a, a, precision=precision, preferred_element_type=jnp.float32))
+    return 2 * size**3 / least_seconds(lambda: multiply(jnp.ones((size, size), dtype)), repeats)
 
-    def loss(*arguments: Any) -> jax.Array:
-        return jnp.sum(jnp.square(function(implementation, *arguments)))
 
-    step = jax.jit(jax.value_and_grad(loss, argnums=differentiable))
-    jax.block_until_ready(step(*arguments))
+def least_seconds(call: Callable[[], Any], repeats: int) -> float:
+    """The fastest of some calls, after one that compiles."""
+    import jax
+
+    jax.block_until_ready(call())
     least = float("inf")
     for _ in range(repeats):
-        start = time.process_time()
-        jax.block_until_ready(step(*arguments))
-        least = min(least, time.process_time() - start)
+        start = clock()
+        jax.block_until_ready(call())
+        least = min(least, clock() - start)
     return least
+
+
+def time_case(case: Case, implementation: str, repeats: int) -> float:
+    """Seconds of one value and all gradients."""
+    import jax
+    import jax.numpy as jnp
+
+    differentiable = tuple(i for i, a in enumerate(case.arguments) if jnp.issubdtype(a.dtype, jnp.floating))
+
+    def loss(*arguments: Any) -> jax.Array:
+        return jnp.sum(jnp.square(case.function(implementation, *arguments)))
+
+    step = jax.jit(jax.value_and_grad(loss, argnums=differentiable))
+    return least_seconds(lambda: step(*case.arguments), repeats)
 
 
 def main() -> int:
@@ -139,24 +203,31 @@ def main() -> int:
     import jax.numpy as jnp
     from tqdm import tqdm
 
-    cases = make_cases(arguments, jnp.dtype(arguments.dtype))
+    dtype = jnp.dtype(arguments.dtype)
+    cases = make_cases(arguments, dtype)
     chosen = [name for name in cases if not arguments.only or name in arguments.only]
+    peak = measure_peak(dtype, arguments.repeats)
     results: dict[str, dict[str, float]] = {}
     for name in tqdm(chosen, disable=not sys.stderr.isatty()):
-        function, inputs = cases[name]
-        results[name] = {"auto": time_case(function, "auto", inputs, arguments.repeats)}
+        seconds = time_case(cases[name], "auto", arguments.repeats)
+        results[name] = {"auto": seconds, "share_of_peak": cases[name].flops / seconds / peak}
         if not arguments.no_reference:
-            results[name]["reference"] = time_case(function, "reference", inputs, arguments.repeats)
-    machine = describe_machine(arguments.core)
+            results[name]["reference"] = time_case(cases[name], "reference", arguments.repeats)
+    # The machine may have slowed down meanwhile: the better of two is nearer to what it can do.
+    peak, before = max(peak, measure_peak(dtype, arguments.repeats)), peak
+    for row in results.values():
+        row["share_of_peak"] *= before / peak
+    machine = describe_machine(arguments.core) | {"peak_gflops": round(peak / 1e9, 1)}
     if arguments.json:
         shapes = {name: getattr(arguments, name) for name in SHAPES}
-        print(json.dumps({"machine": machine, "dtype": arguments.dtype, "shapes": shapes, "cpu_seconds": results}))
+        print(json.dumps({"machine": machine, "dtype": arguments.dtype, "shapes": shapes, "seconds": results}))
         return 0
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(f"{'kernel':<18} {'CPU-s':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype}, forward and backward)")
+    print(f"{'kernel':<18} {'seconds':>8} {'of peak':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype})")
     for name, row in results.items():
         reference = row.get("reference", float("nan"))
-        print(f"{name:<18} {row['auto']:8.4f} {reference:10.4f} {row['auto'] / reference:6.2f}")
+        ratio, share = row["auto"] / reference, row["share_of_peak"]
+        print(f"{name:<18} {row['auto']:8.4f} {share:8.1%} {reference:10.4f} {ratio:6.2f}")
     return 0
 
 
