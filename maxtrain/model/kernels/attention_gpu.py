@@ -65,7 +65,8 @@ class _Task(NamedTuple):
 
     def key_blocks(self, block: Array) -> tuple[Array | int, Array | int]:
         """First and last (exclusive) block of keys that a block of queries can see."""
-        first, last = 0, pl.cdiv(self.num_keys, self.tiling.keys)
+        first: Array | int = 0
+        last: Array | int = pl.cdiv(self.num_keys, self.tiling.keys)
         if not self.causal:
             return first, last
         start = block * self.tiling.queries + self.before
@@ -76,7 +77,8 @@ class _Task(NamedTuple):
 
     def query_blocks(self, block: Array) -> tuple[Array | int, Array | int]:
         """First and last (exclusive) block of queries that can see a block of keys."""
-        first, last = 0, pl.cdiv(self.num_queries, self.tiling.queries)
+        first: Array | int = 0
+        last: Array | int = pl.cdiv(self.num_queries, self.tiling.queries)
         if not self.causal:
             return first, last
         start = block * self.tiling.keys - self.before

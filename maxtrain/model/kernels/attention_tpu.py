@@ -123,8 +123,10 @@ class _Fit(NamedTuple):
         behind = padded - num_queries if causal else 0
         before = -(num_keys + behind) % LANES
         share = max(1, q_BKGTH.dtype.itemsize // 2) * (width // LANES)
-        blocks = [_block(n, max(LANES, MOST_BLOCK // share)) for n in (padded, before + num_keys + behind)]
-        return cls(kv_heads * heads, padded, before + num_keys + behind, behind, before, width, *blocks, window, causal)
+        queries, keys = padded, before + num_keys + behind
+        most = max(LANES, MOST_BLOCK // share)
+        blocks = _block(queries, most), _block(keys, most)
+        return cls(kv_heads * heads, queries, keys, behind, before, width, *blocks, window, causal)
 
     def kernel(self, **how: Any) -> Any:
         shape = self.num_queries, self.num_keys

@@ -46,7 +46,8 @@ def _outward(
     compute_dtype: Any,
 ) -> Array:
     """Outputs times the routing weights; these multiply the hidden values, so that no output is needed for theirs."""
-    hidden_PF = activate(*to_dtype(before, jnp.float32), activation) * weight_P[:, None]
+    gate_PF, up_PF = to_dtype(before, jnp.float32)
+    hidden_PF = activate(gate_PF, up_PF, activation) * weight_P[:, None]
     return grouped_matmul(
         hidden_PF, down_EFD, sizes_E, compute_dtype=compute_dtype, out_dtype=compute_dtype, implementation=form
     )

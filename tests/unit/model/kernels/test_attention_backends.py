@@ -1,6 +1,7 @@
 """The attention kernels of CUDA and TPU, in the interpreter, against the dense formula."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from maxtrain.model.kernels import attention_gpu, attention_tpu
 
 B, K, G, T, H, SCALE = 2, 2, 2, 75, 24, 0.2
 TILE = attention_gpu.Tiling(16, 32, warps=4, stages=2)
-FORMS = {
+FORMS: dict[str, Any] = {
     "gpu": [partial(f, tiling=TILE, interpret=True) for f in (attention_gpu.forward, attention_gpu.gradients)],
     "tpu": [partial(f, interpret=True) for f in (attention_tpu.forward, attention_tpu.gradients)],
 }

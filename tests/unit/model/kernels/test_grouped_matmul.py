@@ -1,4 +1,5 @@
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from maxtrain.model.kernels.grouped_matmul import IN_BLOCKS, Form, grouped_matmu
 
 M, D, F, E = 90, 40, 24, 5
 TILE = grouped_matmul_gpu.Tiling(16, 16, 16, warps=4, stages=2)
-FORMS = {
+FORMS: dict[str, Any] = {
     "auto": "auto",
     "reference": "reference",
     "blocks": IN_BLOCKS,
