@@ -412,7 +412,8 @@ class Model:
             shared,
             windows=windows,
             unroll=self._unroll,
-            remat=self._remat.policy,
+            # The stages of a pipeline hold layers of the same policies.
+            remat=[self._remat.policy_of(layer) for layer in self.layers_of[kind]][: len(windows)],
             has_empty=has_empty,
         )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 
+from maxtrain.config.checks.backend import Backend
 from maxtrain.core.errors import UserError
 
 
@@ -173,6 +174,14 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
             raise UserError(
                 f"mesh.devices = {num_devices} but JAX already runs with {jax.local_device_count()}: start afresh"
             ) from error
+
+
+def find_backend() -> Backend:
+    """What the devices are; they start if they have not."""
+    device = jax.local_devices()[0]
+    capability = getattr(device, "compute_capability", None)
+    found = tuple(int(part) for part in capability.split(".")) if capability else ()
+    return Backend(device.platform, device.device_kind, (found[0], found[1]) if len(found) == 2 else None)
 
 
 def enable_compilation_cache(directory: Path) -> None:

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax
 
-    from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
+    from maxtrain.parallel.start import enable_compilation_cache, find_backend, start_devices, start_processes
 
     keep_freed_memory()  # before JAX starts its threads; only steps on CPU need it
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
@@ -83,7 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
         keep_freed_memory(False)
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
-    check_or_raise(config, config.mesh.devices or jax.device_count(), name=source.name, origins=source.origins)
+    devices = config.mesh.devices or jax.device_count()
+    check_or_raise(config, devices, backend=find_backend(), name=source.name, origins=source.origins)
 
     from maxtrain.train.session import run_training
 

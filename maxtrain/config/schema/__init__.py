@@ -11,7 +11,15 @@ from maxtrain.config.schema.data import (
     StageConfig,
     TagFilter,
 )
-from maxtrain.config.schema.model import ModelConfig, MoeConfig, PrecisionConfig, RematConfig, RopeConfig, RopeScaling
+from maxtrain.config.schema.model import (
+    ModelConfig,
+    MoeConfig,
+    PrecisionConfig,
+    RematConfig,
+    RematRange,
+    RopeConfig,
+    RopeScaling,
+)
 from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
 from maxtrain.config.schema.run import (
     BATCH_AXES,
@@ -49,6 +57,7 @@ __all__ = [
     "PrecisionConfig",
     "Range",
     "RematConfig",
+    "RematRange",
     "RopeConfig",
     "RopeScaling",
     "RunConfig",

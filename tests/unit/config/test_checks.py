@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from maxtrain.config import Config, ConfigError, axis_sizes, check_config, check_or_raise
+from maxtrain.config.checks import Backend
 from maxtrain.config.checks.numbers import divisors, divisors_near, multiples_near
 from maxtrain.config.schema import MeshConfig
 
@@ -56,6 +57,19 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (
             ["model.rope.scaling={kind: yarn, factor: 8}"],
             "model.rope.scaling.original_length = null: is required with kind yarn",
+        ),
+        # remat
+        (
+            ["remat.layers=[{first: 1, last: 9, policy: full}]"],
+            "remat.layers.0.last = 9: must be under model.num_layers = 4, for layers count from 0; set 3 or less",
+        ),
+        (
+            ["remat.layers=[{first: 1, last: 0, policy: full}]"],
+            "remat.layers.0.first = 1: must be at most remat.layers.0.last = 0",
+        ),
+        (
+            ["remat.layers=[{first: 0, last: 1, policy: full}, {first: 1, last: 1, policy: none}]"],
+            "remat.layers.1.first = 1: layer 1 is in remat.layers.0 too; make the ranges disjoint",
         ),
         # experts
         (
@@ -431,3 +445,13 @@ def test_the_nearest_values() -> None:
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
     assert divisors_near(5, 12) == [4, 6]
     assert divisors_near(100, 12) == [12, 6]
+
+
+def test_host_offload_is_refused_where_device_memory_is_the_hosts(make: MakeConfig) -> None:
+    config = make("remat.layers=[{first: 1, last: 2, policy: offload_dots}]")
+    assert check_config(config, 1) == check_config(config, 1, Backend("gpu", "NVIDIA H100", (9, 0))) == []
+    (violation,) = check_config(config, 1, Backend("cpu", "cpu"))
+    assert str(violation) == (
+        "remat.layers.0.policy = offload_dots: the CPU's device memory is the host's memory, so that nothing would "
+        "leave it; set save_dots, or full to keep less"
+    )
