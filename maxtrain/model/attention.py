@@ -95,7 +95,7 @@ class GroupedQueryAttention(nnx.Module):
         runtime = self.runtime
 
         def heads(weight: nnx.Param, axis: str, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
-            gathered = runtime.constrain(weight[...], "embed", axis, "head_dim")
+            gathered = runtime.gather(weight[...], "embed", axis, "head_dim")
             x_BTNH = project(x_BTD, gathered, 1, runtime.compute_dtype)
             if norm is not None:
                 x_BTNH = norm(x_BTNH).astype(x_BTNH.dtype)
@@ -112,9 +112,9 @@ class GroupedQueryAttention(nnx.Module):
     def _project_output(self, x_BTD: jax.Array, out_BTNH: jax.Array) -> jax.Array:
         runtime = self.runtime
         if self.gate is not None:
-            logits_BTN = project(x_BTD, runtime.constrain(self.gate[...], "embed", "heads"), 1, runtime.compute_dtype)
+            logits_BTN = project(x_BTD, runtime.gather(self.gate[...], "embed", "heads"), 1, runtime.compute_dtype)
             out_BTNH = out_BTNH * jax.nn.sigmoid(logits_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
-        output = runtime.constrain(self.output[...], "heads", "head_dim", "embed")
+        output = runtime.gather(self.output[...], "heads", "head_dim", "embed")
         return project(out_BTNH.astype(x_BTD.dtype), output, 2, runtime.compute_dtype)
 
 

@@ -34,5 +34,13 @@ class FeedForward(nnx.Module):
             implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
-        y_BTD = sharded_feed_forward(x_BTD, gate, self.up[...], self.down[...], mesh=self.runtime.mesh, compute=compute)
+        y_BTD = sharded_feed_forward(
+            x_BTD,
+            gate,
+            self.up[...],
+            self.down[...],
+            mesh=self.runtime.mesh,
+            zero=self.runtime.zero,
+            compute=compute,
+        )
         return y_BTD.astype(x_BTD.dtype)

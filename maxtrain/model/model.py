@@ -26,7 +26,7 @@ from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.dispatch import sharded_cross_entropy
 from maxtrain.parallel.pipeline import Pipeline
-from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
+from maxtrain.parallel.rules import PARAMETER_RULES, REPLICATED_RULES, Rules, to_partition_spec
 
 Cache = dict[str, LayerCache]
 """Of each kind of layer, `key` and `value` [layers, B, S, K, H]."""
@@ -73,6 +73,7 @@ class Model:
         kernels: `reference` for the plain forms.
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
+        zero: what `fsdp` divides, as mesh.zero.
 
     Raises:
         UserError: the config asks for a part that is not available yet.
@@ -88,6 +89,7 @@ class Model:
         kernels: Implementation = "auto",
         mesh: Mesh | None = None,
         pipeline: PipelineConfig | None = None,
+        zero: int = 3,
     ) -> None:
         if config.attention != "gqa":
             raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
@@ -96,7 +98,7 @@ class Model:
         self.config = config
         self.mesh = mesh
         self._precision = precision or PrecisionConfig()
-        self.runtime = Runtime.create(self._precision, kernels, mesh)
+        self.runtime = Runtime.create(self._precision, kernels, mesh, zero)
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
         self.layers_of: dict[Kind, list[int]] = {}
@@ -137,6 +139,7 @@ class Model:
             kernels=self.runtime.implementation,
             mesh=self.mesh,
             pipeline=self._pipeline_config,
+            zero=self.runtime.zero,
         )
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
@@ -160,10 +163,15 @@ class Model:
         """Where each parameter lies."""
         return to_tree((spec.path, self._sharding(spec)) for spec in self.table)
 
-    def _sharding(self, spec: ParameterSpec) -> Sharding:
+    def update_shardings(self) -> Params:
+        """Where what the optimizer keeps of each parameter lies: divided over `fsdp` whatever mesh.zero is."""
+        return to_tree((spec.path, self._sharding(spec, PARAMETER_RULES)) for spec in self.table)
+
+    def _sharding(self, spec: ParameterSpec, rules: Rules | None = None) -> Sharding:
         if self.mesh is None:
             return SingleDeviceSharding(jax.local_devices()[0])
-        return NamedSharding(self.mesh, to_partition_spec(spec.axes, PARAMETER_RULES))
+        stored = PARAMETER_RULES if self.runtime.zero == 3 else REPLICATED_RULES
+        return NamedSharding(self.mesh, to_partition_spec(spec.axes, rules or stored))
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
@@ -255,6 +263,7 @@ class Model:
             batch["targets"],
             batch["weights"],
             mesh=self.mesh,
+            zero=self.runtime.zero,
             compute=partial(
                 cross_entropy,
                 z_weight=self.config.z_weight,
@@ -418,7 +427,7 @@ class Model:
         )
 
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
-        table_VD = self.runtime.constrain(params["embedding"]["weight"], "vocab", "embed")
+        table_VD = self.runtime.gather(params["embedding"]["weight"], "vocab", "embed")
         x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.runtime.activation_dtype)
         return self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
 
@@ -430,6 +439,6 @@ class Model:
         return params["embedding" if self.config.tie_embeddings else "output"]["weight"]
 
     def _unembed(self, params: Params, x_BTD: jax.Array) -> jax.Array:
-        table_VD = self.runtime.constrain(self._output_table(params), "vocab", "embed")
+        table_VD = self.runtime.gather(self._output_table(params), "vocab", "embed")
         normed_BTD = self._normalize(params, x_BTD).astype(jnp.float32)
         return project(normed_BTD, table_VD.T, 1, self.runtime.compute_dtype)

@@ -76,6 +76,7 @@ class Experts(nnx.Module):
             self.up[...],
             self.down[...],
             mesh=self.runtime.mesh,
+            zero=self.runtime.zero,
             compute=compute,
         )
         return y_BTD.astype(x_BTD.dtype)

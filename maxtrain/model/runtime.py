@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
-from maxtrain.parallel.rules import constrain
+from maxtrain.parallel.rules import constrain, shard_gradient
 
 Implementation = Literal["auto", "reference"]
 
@@ -24,14 +24,18 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
+    zero: int = 3
+    """mesh.zero of the config."""
 
     @classmethod
-    def create(cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None) -> "Runtime":
+    def create(
+        cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, zero: int = 3
+    ) -> "Runtime":
         """From the config's section."""
-        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh)
+        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh, zero)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
-        """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.
+        """Lay an activation out over the mesh by its logical axes.
 
         A batch that the ranks do not divide (a prompt) stays whole on each of them.
         """
@@ -40,3 +44,9 @@ class Runtime:
         if axes[0] == "batch" and x.shape[0] % math.prod(self.mesh.shape[axis] for axis in BATCH_AXES):
             axes = (None, *axes[1:])
         return constrain(x, axes, self.mesh)
+
+    def gather(self, weight: jax.Array, *axes: str | None) -> jax.Array:
+        """Lay a weight out for use by its logical axes, whole along `fsdp`."""
+        if self.mesh is None:
+            return weight
+        return constrain(shard_gradient(weight, axes, self.mesh) if self.zero == 2 else weight, axes, self.mesh)

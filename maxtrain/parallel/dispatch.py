@@ -1,10 +1,11 @@
 """Where ranks exchange rows and weights: islands of fully manual `shard_map` around local mathematics.
 
-An island gathers the weights it uses over `fsdp`, calls its local computation, and adds up what `tensor` and `expert`
-ranks computed in part. Gradients come out by transposition: a gathered weight's is scattered back, and what an
-argument's spec does not mention is summed over at the island's edge, exactly once. Types of varying values are not
-checked (check_vma=False): their rules fail on loops under `vmap(spmd_axis_name="pipeline")`, which a pipeline needs;
-tests on many meshes take their place. Without a mesh, or on one device, the computation is called directly.
+An island gathers the weights it uses over `fsdp` (with mesh.zero under 3 they are whole already), calls its local
+computation, and adds up what `tensor` and `expert` ranks computed in part. Gradients come out by transposition: a
+gathered weight's is scattered back, and what an argument's spec does not mention is summed over at the island's edge,
+exactly once. Types of varying values are not checked (check_vma=False): their rules fail on loops under
+`vmap(spmd_axis_name="pipeline")`, which a pipeline needs; tests on many meshes take their place. Without a mesh, or on
+one device, the computation is called directly.
 
 B batch  T tokens  N = B · T rows  K kv heads  H head dim  D model  F hidden  E experts  k choices  V vocabulary
 """
@@ -20,7 +21,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
-from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, Rules, to_partition_spec
+from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, REPLICATED_RULES, Rules, to_partition_spec
 
 ROW_AXES = (*BATCH_AXES, "context")
 """Mesh axes that divide the tokens."""
@@ -69,7 +70,14 @@ def sharded_attention(
 
 
 def sharded_feed_forward(
-    x_BTD: Array, gate: Array | None, up: Array, down: Array, *, mesh: Mesh | None, compute: Callable[..., Array]
+    x_BTD: Array,
+    gate: Array | None,
+    up: Array,
+    down: Array,
+    *,
+    mesh: Mesh | None,
+    zero: int = 3,
+    compute: Callable[..., Array],
 ) -> Array:
     """Dense feed-forward of the tokens.
 
@@ -79,6 +87,7 @@ def sharded_feed_forward(
         up: up_DF.
         down: down_FD.
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_ND, gate, up, down) -> y_ND`, linear in down: ranks of `tensor` each compute a part of F.
     """
 
@@ -88,14 +97,14 @@ def sharded_feed_forward(
     if is_single(mesh):
         return local(x_BTD, gate, up, down)
 
-    def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        gate = _gather_gate(gate, _INWARD, mesh)
-        y_BTD = local(x, gate, _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh))
-        return _sum_parts(y_BTD, _active(mesh, "tensor"))
+    layout = _INWARD, _INWARD, _OUTWARD
+
+    def island(x: Array, *entered: Entered) -> Array:
+        return _sum_parts(local(x, *_gather(entered, layout, mesh)), _active(mesh, "tensor"))
 
     tokens = _activation(mesh, *_TOKENS, "embed")
-    specs = (tokens, *_parameters(mesh, _INWARD, _INWARD, _OUTWARD))
-    return _run_island(island, mesh, specs, tokens, (x_BTD, gate, up, down))
+    weights, specs = _enter((gate, up, down), layout, mesh, zero)
+    return _run_island(island, mesh, (tokens, *specs), tokens, (x_BTD, *weights))
 
 
 def sharded_experts(
@@ -107,6 +116,7 @@ def sharded_experts(
     down: Array,
     *,
     mesh: Mesh | None,
+    zero: int = 3,
     compute: Callable[..., Array],
 ) -> Array:
     """Routed experts of the tokens, dropless: rows are gathered over `expert`, outputs scattered back.
@@ -119,6 +129,7 @@ def sharded_experts(
         up: up_EDF.
         down: down_EFD.
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=) -> y_ND`, over the experts
             whose weights it is given.
     """
@@ -129,23 +140,25 @@ def sharded_experts(
         )
         return y_ND.reshape(x_BTD.shape)
     inward, outward = ("expert", *_INWARD), ("expert", *_OUTWARD)
+    layout = inward, inward, outward
     exchange = _active(mesh, "expert")
 
-    def island(x: Array, index: Array, weight: Array, gate: Array | None, up: Array, down: Array) -> Array:
+    def island(x: Array, index: Array, weight: Array, *entered: Entered) -> Array:
         rows = [_flat(a) for a in (x, index, weight)]
-        weights = _gather_gate(gate, inward, mesh), _gather(up, inward, mesh), _gather(down, outward, mesh)
+        weights = _gather(entered, layout, mesh)
         first = jnp.int32(0)
         if exchange:
             rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
-            first = lax.axis_index(exchange) * up.shape[0]
+            first = lax.axis_index(exchange) * (num_experts // lax.axis_size(exchange))
         y_ND = compute(*rows, *weights, first_expert=first, num_experts=num_experts)
         if exchange:
             y_ND = lax.psum_scatter(y_ND, exchange, scatter_dimension=0, tiled=True)
         return _sum_parts(y_ND, _active(mesh, "tensor")).reshape(x.shape)
 
     tokens, choices = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS, None)
-    specs = (tokens, choices, choices, *_parameters(mesh, inward, inward, outward))
-    return _run_island(island, mesh, specs, tokens, (x_BTD, index_BTk, weight_BTk, gate, up, down), fill=(0, -1, 0))
+    weights, specs = _enter((gate, up, down), layout, mesh, zero)
+    arguments = (x_BTD, index_BTk, weight_BTk, *weights)
+    return _run_island(island, mesh, (tokens, choices, choices, *specs), tokens, arguments, fill=(0, -1, 0))
 
 
 def sharded_cross_entropy(
@@ -155,6 +168,7 @@ def sharded_cross_entropy(
     weight_BT: Array,
     *,
     mesh: Mesh | None,
+    zero: int = 3,
     compute: Callable[..., tuple[Array, Array, Array]],
 ) -> tuple[Array, Array, Array]:
     """Loss of the tokens, the vocabulary divided over `tensor`.
@@ -165,6 +179,7 @@ def sharded_cross_entropy(
         target_BT: int32 targets.
         weight_BT: float32 weights.
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_ND, output_VD, target_N, weight_N, vocab_axis=) -> (total, nll_N, z_N)`.
 
     Returns:
@@ -181,19 +196,21 @@ def sharded_cross_entropy(
         return local(x_BTD, output_VD, target_BT, weight_BT, None)
     divided = bool(_active(mesh, "tensor"))
 
-    def island(x: Array, output: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
-        gathered = _gather(output, ("vocab", "embed"), mesh)
+    layout = (("vocab", "embed"),)
+
+    def island(x: Array, output: Entered, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        (gathered,) = _gather((output,), layout, mesh)
         total, nll_BT, z_BT = local(x, gathered, target, weight, "tensor" if divided else None)
         return lax.psum(total, _active(mesh, *ROW_AXES)), nll_BT, z_BT
 
     tokens, rows = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS)
-    specs = (tokens, *_parameters(mesh, ("vocab", "embed")), rows, rows)
+    (output,), (spec,) = _enter((output_VD,), layout, mesh, zero)
     return _run_island(
         island,
         mesh,
-        specs,
+        (tokens, spec, rows, rows),
         (PartitionSpec(), rows, rows),
-        (x_BTD, output_VD, target_BT, weight_BT),
+        (x_BTD, output, target_BT, weight_BT),
         fill=(0, None, 0, 0),
     )
 
@@ -215,10 +232,6 @@ def _divided(mesh: Mesh | None, axes: Sequence[str | None], rules: Rules) -> Par
 
 def _activation(mesh: Mesh | None, *axes: str | None) -> PartitionSpec:
     return _divided(mesh, axes, ACTIVATION_RULES)
-
-
-def _parameters(mesh: Mesh | None, *tensors: tuple[str, ...]) -> tuple[PartitionSpec, ...]:
-    return tuple(_divided(mesh, axes, PARAMETER_RULES) for axes in tensors)
 
 
 def _flat(x_BTD: Array) -> Array:
@@ -246,22 +259,69 @@ def _sum_parts_backward(axes: tuple[str, ...], _: None, dy: Array) -> tuple[Arra
 _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
 
 
-def _gather(weight: Array, axes: tuple[str, ...], mesh: Mesh | None) -> Array:
-    """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
+Entered = Array | tuple[Array | None, Array] | None
+"""A weight in an island: its shard along `fsdp` (mesh.zero = 3), or None or its shard beside the whole (1, 2)."""
+
+
+def _enter(
+    weights: Sequence[Array | None], layout: Sequence[tuple[str, ...]], mesh: Mesh | None, zero: int
+) -> tuple[list[Entered], list[Any]]:
+    """How weights enter an island, and their specs. Where they are whole along `fsdp`, nothing is moved.
+
+    A gradient to be divided (zero = 2) needs an argument that is: the shard, which each rank cuts from what it holds.
+    """
+    entered: list[Entered] = []
+    specs: list[Any] = []
+    for weight, axes in zip(weights, layout, strict=True):
+        divided = _divided(mesh, axes, PARAMETER_RULES)
+        if weight is None or zero == 3 or not _active(mesh, "fsdp"):
+            entered.append(weight)
+            specs.append(divided)
+        else:
+            whole = _divided(mesh, axes, REPLICATED_RULES)
+            entered.append((weight, lax.stop_gradient(weight)) if zero == 2 else (None, weight))
+            specs.append((divided, whole))
+    return entered, specs
+
+
+def _gather(entered: Sequence[Entered], layout: Sequence[tuple[str, ...]], mesh: Mesh | None) -> list[Any]:
+    """Weights whole along `fsdp`; gradients of shards are reduce-scattered over it, then summed over other ranks."""
     shards = _active(mesh, "fsdp")
-    return lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True) if shards else weight
+    weights: list[Any] = []
+    for weight, axes in zip(entered, layout, strict=True):
+        if isinstance(weight, tuple):
+            shard, whole = weight
+            weights.append(whole if shard is None else _held(shard, whole, axes.index("embed")))
+        elif weight is None or not shards:
+            weights.append(weight)
+        else:
+            weights.append(lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True))
+    return weights
 
 
-def _gather_gate(gate: Array | None, axes: tuple[str, ...], mesh: Mesh | None) -> Array | None:
-    return None if gate is None else _gather(gate, axes, mesh)
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _held(shard: Array, whole: Array, dim: int) -> Array:
+    """The weight that each rank holds; its gradient goes to the shard, as if that had been gathered."""
+    return whole
+
+
+def _held_forward(shard: Array, whole: Array, dim: int) -> tuple[Array, None]:
+    return whole, None
+
+
+def _held_backward(dim: int, _: None, grad: Array) -> tuple[Array, None]:
+    return lax.psum_scatter(grad, "fsdp", scatter_dimension=dim, tiled=True), None
+
+
+_held.defvjp(_held_forward, _held_backward)
 
 
 def _run_island(
     island: Callable[..., Any],
     mesh: Mesh | None,
-    in_specs: Sequence[PartitionSpec],
+    in_specs: Sequence[Any],
     out_specs: Any,
-    arguments: Sequence[Array | None],
+    arguments: Sequence[Any],
     fill: Sequence[int | None] = (0,),
 ) -> Any:
     """Call an island, the batch padded where the ranks do not divide it (a prompt, the end of an evaluation).
@@ -289,7 +349,7 @@ def _run_island(
 
 
 def _call_island(
-    island: Callable[..., Any], mesh: Mesh, in_specs: Sequence[PartitionSpec], out_specs: Any, arguments: Sequence[Any]
+    island: Callable[..., Any], mesh: Mesh, in_specs: Sequence[Any], out_specs: Any, arguments: Sequence[Any]
 ) -> Any:
     """shard_map, also under a vmap over pipeline stages, of which each rank then holds one.
 
@@ -297,7 +357,7 @@ def _call_island(
     island over a dimension of size 1, and turn its loops of data-dependent length into masked ones.
     """
 
-    def call(in_specs: Sequence[PartitionSpec], out_specs: Any, island: Callable[..., Any], arguments: Any) -> Any:
+    def call(in_specs: Sequence[Any], out_specs: Any, island: Callable[..., Any], arguments: Any) -> Any:
         return jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
             *arguments
         )
@@ -312,16 +372,22 @@ def _call_island(
     @over_stages.def_vmap
     def rule(_: int, is_staged: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         staged = [bool(jax.tree.leaves(flags)) and all(jax.tree.leaves(flags)) for flags in is_staged]
-        specs = [PartitionSpec("pipeline", *s) if flag else s for s, flag in zip(in_specs, staged, strict=True)]
+
+        def with_stage(spec: Any) -> Any:
+            return jax.tree.map(
+                lambda s: PartitionSpec("pipeline", *s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec)
+            )
+
+        def own(argument: Any) -> Any:
+            return jax.tree.map(lambda a: a[0], argument)
+
+        specs = [with_stage(s) if flag else s for s, flag in zip(in_specs, staged, strict=True)]
 
         def one_stage(*arguments: Any) -> Any:
-            own = [a[0] if flag else a for a, flag in zip(arguments, staged, strict=True)]
-            return jax.tree.map(lambda a: a[None], island(*own))
+            results = island(*(own(a) if flag else a for a, flag in zip(arguments, staged, strict=True)))
+            return jax.tree.map(lambda a: a[None], results)
 
-        def is_spec(spec: Any) -> bool:
-            return isinstance(spec, PartitionSpec)
-
-        out = jax.tree.map(lambda s: PartitionSpec("pipeline", *s), out_specs, is_leaf=is_spec)
+        out = with_stage(out_specs)
         results = call(specs, out, one_stage, arguments)
         return results, jax.tree.map(lambda _: True, results)
 

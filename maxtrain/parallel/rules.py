@@ -1,6 +1,7 @@
 """Which mesh axes a tensor's logical dimensions are divided over: one table for parameters, one for activations."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import jax
@@ -27,6 +28,9 @@ PARAMETER_RULES: Rules = MappingProxyType(
     }
 )
 """How parameters and optimizer state are stored."""
+
+REPLICATED_RULES: Rules = MappingProxyType({**PARAMETER_RULES, "embed": None})
+"""How parameters are stored where mesh.zero is under 3: whole along `fsdp`."""
 
 ACTIVATION_RULES: Rules = MappingProxyType(
     {
@@ -73,3 +77,21 @@ def constrain(x: jax.Array, axes: Sequence[str | None], mesh: Mesh) -> jax.Array
     if mesh.size == 1:
         return x
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, to_partition_spec(axes, ACTIVATION_RULES)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def shard_gradient(weight: jax.Array, axes: tuple[str | None, ...], mesh: Mesh) -> jax.Array:
+    """The weight itself; its gradient is divided over the mesh like the optimizer's state as soon as it is formed."""
+    return weight
+
+
+def _shard_gradient_forward(weight: jax.Array, axes: tuple[str | None, ...], mesh: Mesh) -> tuple[jax.Array, None]:
+    return weight, None
+
+
+def _shard_gradient_backward(axes: tuple[str | None, ...], mesh: Mesh, _: None, grad: jax.Array) -> tuple[jax.Array]:
+    sharding = NamedSharding(mesh, to_partition_spec(axes, PARAMETER_RULES))
+    return (jax.lax.with_sharding_constraint(grad, sharding),)
+
+
+shard_gradient.defvjp(_shard_gradient_forward, _shard_gradient_backward)

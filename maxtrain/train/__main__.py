@@ -1,6 +1,7 @@
 """`python -m maxtrain.train CONFIG [KEY=VALUE ...]`: train a model, or go on with it."""
 
 import argparse
+import logging
 import sys
 
 from maxtrain.config.batch_plan import plan_batches
@@ -74,11 +75,15 @@ def main(arguments: list[str] | None = None) -> int:
     import jax
 
     from maxtrain.parallel.start import enable_compilation_cache, find_backend, start_devices, start_processes
+    from maxtrain.parallel.xla_flags import apply_preset
 
     keep_freed_memory()  # before JAX starts its threads; only steps on CPU need it
+    added = apply_preset() if config.train.xla_flags == "auto" else None
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
     start_devices(config.mesh.devices, num_processes=num_processes)
     configure_logging(process=jax.process_index())
+    if added is not None:
+        logging.getLogger(__name__).info(added)
     if jax.default_backend() != "cpu":
         keep_freed_memory(False)
     if config.train.compilation_cache:

@@ -51,6 +51,7 @@ def build_model(config: Config, mesh: Mesh) -> Model:
         kernels=config.train.kernels,
         mesh=mesh,
         pipeline=config.pipeline,
+        zero=config.mesh.zero,
     )
 
 

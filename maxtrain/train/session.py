@@ -18,10 +18,12 @@ from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import BATCH_AXES, Config
 from maxtrain.loader import HeldOut, Loader
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
+from maxtrain.monitor.units import human_bytes
 from maxtrain.optim import group_of
 from maxtrain.parallel.agreement import ProcessGroup
+from maxtrain.parallel.device_order import describe_order, nodes_spanned
 from maxtrain.parallel.pipeline import Pipeline
-from maxtrain.plan import training_flops_per_token
+from maxtrain.plan import LINK_FORMULAS, slow_link_bytes, training_flops_per_token
 from maxtrain.train.clock import StepClock
 from maxtrain.train.evaluator import make_evaluator
 from maxtrain.train.feed import BatchFeeder, feed
@@ -113,6 +115,14 @@ def _announce(
             f"{num_parameters:,} parameters on {parts.mesh.size} device(s) of {peak:.3g} TFLOP/s ({source}); "
             f"{plan.num_steps} steps; run directory {config.run.directory}"
         )
+        if parts.mesh.size > 1:
+            journal.progress.message(f"mesh: {describe_order(parts.mesh)}")
+        spanned = nodes_spanned(parts.mesh.devices, parts.mesh.axis_names)
+        for axis, count in slow_link_bytes(config, parts.mesh.shape, spanned).items():
+            journal.warn(
+                f"mesh.{axis} spans {spanned[axis]} nodes: each device sends about {human_bytes(count)} a step over "
+                f"the links between them ({LINK_FORMULAS[axis]}); keep it inside a node where it fits"
+            )
     return make_line_builder(
         plan,
         domains=loader.domains,

@@ -61,10 +61,10 @@ def new_state(model: Model, optimizer: optax.GradientTransformation, key: Array)
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, dtypes and shardings of the state.
 
-    What the optimizer keeps of a parameter is sharded like it; all else is replicated.
+    What the optimizer keeps of a parameter is divided over `fsdp` whatever mesh.zero is; all else is replicated.
     """
     shapes = jax.eval_shape(lambda: new_state(model, optimizer, init_key(0)))
-    shardings = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model.shardings())}
+    shardings = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model.update_shardings())}
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def annotate(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding = replicated) -> jax.ShapeDtypeStruct:

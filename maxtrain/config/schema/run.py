@@ -40,7 +40,7 @@ class MeshConfig(Section):
     data: AxisSize = 1
     """Replicas of the parameters, each with its own rows."""
     fsdp: AxisSize = 1
-    """Shards of parameters and optimizer state, each with its own rows."""
+    """Shards of optimizer state, gradients and parameters (mesh.zero), each with its own rows."""
     pipeline: AxisSize = 1
     """Pipeline stages, which divide the layers; see the section `pipeline`."""
     expert: AxisSize = 1
@@ -49,6 +49,8 @@ class MeshConfig(Section):
     """Shards of the sequence; over 1 is not available yet."""
     tensor: AxisSize = 1
     """Shards of heads, hidden widths and vocabulary."""
+    zero: Literal[1, 2, 3] = 3
+    """What mesh.fsdp divides (Rajbhandari 2020): 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
 class PipelineConfig(Section):
@@ -71,6 +73,8 @@ class TrainConfig(Section):
     """Layers unrolled in one turn of the layer scan."""
     kernels: Literal["auto", "reference"] = "auto"
     """`reference` uses the plain forms of attention, experts and loss: slow, for comparison."""
+    xla_flags: Literal["auto", "none"] = "auto"
+    """`auto` adds flags that overlap collectives with computation on GPU and TPU; flags already set stay."""
     compilation_cache: bool = True
     """Keep compiled programs in the user's cache directory."""
 

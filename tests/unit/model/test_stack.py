@@ -82,7 +82,10 @@ class TestScanLayers:
                 return (y * y).sum(), outputs
 
             step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
-            plain = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
+            plain: dict[str, str | bool] = {
+                "xla_backend_optimization_level": "0",
+                "xla_llvm_disable_expensive_passes": True,
+            }
             return step.lower(x, weights).compile(plain)(x, weights)
 
         jax.tree.map(np.testing.assert_array_equal, run(policies), run(None))
