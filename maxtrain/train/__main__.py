@@ -27,6 +27,7 @@ examples:
   python -m maxtrain.train configs/learning/first.yaml
   python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
   python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=1
+  python -m maxtrain.train configs/production/moe_100b.yaml --memory-report
   python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
 
 exit codes:
@@ -44,6 +45,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("config", help="YAML config")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides of the config")
+    parser.add_argument(
+        "--memory-report",
+        action="store_true",
+        help="compile the step, print what it holds in a device's memory, and leave without training",
+    )
     parser.add_argument("--stop-at", type=int, metavar="STEP", help="save and stop after this step")
     group = parser.add_argument_group("several processes (found by themselves under Slurm, JobSet and on TPU pods)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
@@ -68,8 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.stop_at is not None and args.stop_at > plan.num_steps:
         raise UserError(f"--stop-at {args.stop_at}: the run has {plan.num_steps} steps; leave it out to train them all")
 
-    loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
+    loader = heldout = None
+    if not args.memory_report:
+        loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+        heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
 
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax
@@ -91,6 +99,11 @@ def main(arguments: list[str] | None = None) -> int:
     devices = config.mesh.devices or jax.device_count()
     check_or_raise(config, devices, backend=find_backend(), name=source.name, origins=source.origins)
 
+    if loader is None:
+        from maxtrain.train.memory import memory_report
+
+        print(memory_report(config, plan))
+        return 0
     from maxtrain.train.session import run_training
 
     return run_training(config, plan, loader, heldout, args.stop_at)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.loader import Loader
@@ -40,6 +40,19 @@ class BatchFeeder:
             return make_global(self._mesh, spec, local, (num_micro, self.micro_rows, *rows.shape[1:]))
 
         return {name: put(rows) for name, rows in batch.items()}
+
+
+def abstract_batch(mesh: Mesh, micro_batch: int, batch_rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, dtypes and shardings of a placed batch of so many rows of so many tokens."""
+    micro_rows = BatchFeeder(mesh, micro_batch).micro_rows
+    shape = batch_rows // micro_rows, micro_rows, length
+
+    def leaf(num_dims: int, dtype: type) -> jax.ShapeDtypeStruct:
+        spec = to_partition_spec((None, "batch", "sequence")[:num_dims], ACTIVATION_RULES)
+        return jax.ShapeDtypeStruct(shape[:num_dims], dtype, sharding=NamedSharding(mesh, spec))
+
+    rows = {name: leaf(3, np.int32) for name in ("tokens", "targets", "segment_ids", "positions")}
+    return {**rows, "weights": leaf(3, np.float32), "domain": leaf(2, np.int32)}
 
 
 def feed(

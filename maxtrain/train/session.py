@@ -30,6 +30,7 @@ from maxtrain.train.feed import BatchFeeder, feed
 from maxtrain.train.hooks import EvaluateHook, GuardHook, LogHook, SaveHook
 from maxtrain.train.journal import Journal
 from maxtrain.train.loop import Hook, run_steps
+from maxtrain.train.memory import out_of_memory_explained
 from maxtrain.train.metrics import LineBuilder, make_line_builder
 from maxtrain.train.parts import Parts, build_parts
 from maxtrain.train.peak import device_peak_tflops
@@ -61,6 +62,7 @@ def run_training(
 
     Raises:
         CheckpointError: no checkpoint is usable, or one could not be saved (told at the end).
+        OutOfMemoryError: a device's memory does not hold the run.
         StoppedError: the guard stopped the run.
         UserError: the directory cannot be written or is in use, or the config may not change so.
     """
@@ -73,7 +75,8 @@ def run_training(
             parts = parts or build_parts(config, plan, len(loader.domains))
             build_line = _announce(config, plan, loader, parts, opened)
             attempt = _Attempt(config, plan, loader, heldout, parts, processes, journal, build_line)
-            step, reason, number = attempt.run(last, stack)
+            with out_of_memory_explained(config, plan, parts):
+                step, reason, number = attempt.run(last, stack)
         except BaseException as error:
             if journal is not None:
                 journal.stop(None, f"{type(error).__name__}: {error}")

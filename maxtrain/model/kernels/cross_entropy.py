@@ -90,6 +90,14 @@ def _chunks(num_rows: int, vocab: int, limit: int) -> tuple[int, int]:
     return num_chunks, -(-num_rows // num_chunks)
 
 
+def logits_at_once(num_rows: int, vocab: int, implementation: Implementation, platform: str) -> int:
+    """Most logits that `cross_entropy` holds at once for so many rows and columns of one rank."""
+    if implementation == "reference":
+        return num_rows * vocab
+    limit = CPU_CHUNK_LOGITS if platform == "cpu" else DEFAULT_CHUNK_LOGITS
+    return _chunks(num_rows, vocab, limit)[1] * vocab
+
+
 def _split(num_chunks: int, rows: int, *arrays: Array) -> tuple[Array, ...]:
     return tuple(pad_rows(a, num_chunks * rows).reshape(num_chunks, rows, *a.shape[1:]) for a in arrays)
 

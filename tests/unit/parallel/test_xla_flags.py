@@ -50,7 +50,7 @@ def test_the_platform_is_told_by_jaxs_plugins(monkeypatch):
 
 @pytest.mark.parametrize("platform", PRESETS)
 def test_the_installed_compiler_knows_every_flag(platform):
-    """jaxlib parses all flags of XLA_FLAGS, those of GPUs too, when a client starts, and ends at one it does not know."""
+    """Starting a client, jaxlib parses all of XLA_FLAGS, those of GPUs too, and ends at one it does not know."""
     if platform == "tpu" and find_spec("libtpu") is None:
         pytest.skip("libtpu, which reads these flags, is not installed")
     environment = {**os.environ, "JAX_PLATFORMS": platform, "XLA_FLAGS": "", "LIBTPU_INIT_ARGS": ""}
