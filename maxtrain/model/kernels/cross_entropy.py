@@ -85,8 +85,8 @@ def _statistics(logits_CV: Array, target_C: Array, vocab_axis: str | None) -> tu
 
 
 def _chunks(num_rows: int, vocab: int, limit: int) -> tuple[int, int]:
-    """Number of chunks and rows in each, so that a chunk has about `limit` logits and chunks are even."""
-    num_chunks = max(1, -(-num_rows * vocab // limit))
+    """Number of chunks and rows in each: as few even chunks as have at most `limit` logits, or one row."""
+    num_chunks = -(-num_rows // max(1, limit // vocab))
     return num_chunks, -(-num_rows // num_chunks)
 
 
