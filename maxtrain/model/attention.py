@@ -96,7 +96,7 @@ class GroupedQueryAttention(nnx.Module):
 
         def heads(weight: nnx.Param, axis: str, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
             gathered = runtime.gather(weight[...], "embed", axis, "head_dim")
-            x_BTNH = project(x_BTD, gathered, 1, runtime.compute_dtype)
+            x_BTNH = project(x_BTD, gathered, 1, runtime.linear_dtype)
             if norm is not None:
                 x_BTNH = norm(x_BTNH).astype(x_BTNH.dtype)
             if turn:
@@ -115,7 +115,7 @@ class GroupedQueryAttention(nnx.Module):
             logits_BTN = project(x_BTD, runtime.gather(self.gate[...], "embed", "heads"), 1, runtime.compute_dtype)
             out_BTNH = out_BTNH * jax.nn.sigmoid(logits_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
         output = runtime.gather(self.output[...], "heads", "head_dim", "embed")
-        return project(out_BTNH.astype(x_BTD.dtype), output, 2, runtime.compute_dtype)
+        return project(out_BTNH.astype(x_BTD.dtype), output, 2, runtime.linear_dtype)
 
 
 def _attend_to_cache(q_BTNH: jax.Array, cache: LayerCache, visible_BTS: jax.Array, scale: float) -> jax.Array:

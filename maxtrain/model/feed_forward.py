@@ -30,7 +30,7 @@ class FeedForward(nnx.Module):
         compute = partial(
             feed_forward,
             activation=self.activation,
-            compute_dtype=self.runtime.compute_dtype,
+            compute_dtype=self.runtime.linear_dtype,
             implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]

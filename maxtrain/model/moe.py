@@ -64,7 +64,7 @@ class Experts(nnx.Module):
         compute = partial(
             experts,
             activation=self.activation,
-            compute_dtype=self.runtime.compute_dtype,
+            compute_dtype=self.runtime.linear_dtype,
             implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]

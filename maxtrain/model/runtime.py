@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
+from maxtrain.model.kernels.float8 import E4M3
 from maxtrain.parallel.rules import constrain, shard_gradient
 
 Implementation = Literal["auto", "reference"]
@@ -19,7 +20,9 @@ class Runtime:
     """Static surroundings of a module."""
 
     compute_dtype: jnp.dtype
-    """Operands of matrix products; they accumulate in float32."""
+    """Operands of attention's products and of the output projection; they accumulate in float32."""
+    linear_dtype: jnp.dtype
+    """Operands of products with the weights of attention, feed-forwards and experts."""
     activation_dtype: jnp.dtype
     """The residual stream."""
     implementation: Implementation
@@ -32,7 +35,10 @@ class Runtime:
         cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, zero: int = 3
     ) -> "Runtime":
         """From the config's section."""
-        return cls(jnp.dtype(precision.compute), jnp.dtype(precision.activations), implementation, mesh, zero)
+        low = precision.compute == "float8"
+        compute = jnp.dtype("bfloat16" if low else precision.compute)
+        linear = E4M3 if low else compute
+        return cls(compute, linear, jnp.dtype(precision.activations), implementation, mesh, zero)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation out over the mesh by its logical axes.

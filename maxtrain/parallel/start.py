@@ -179,9 +179,9 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
 def find_backend() -> Backend:
     """What the devices are; they start if they have not."""
     device = jax.local_devices()[0]
-    capability = getattr(device, "compute_capability", None)
-    found = tuple(int(part) for part in capability.split(".")) if capability else ()
-    return Backend(device.platform, device.device_kind, (found[0], found[1]) if len(found) == 2 else None)
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    return Backend(device.platform, device.device_kind, capability)
 
 
 def enable_compilation_cache(directory: Path) -> None:

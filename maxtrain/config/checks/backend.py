@@ -21,6 +21,16 @@ class Backend(NamedTuple):
 def check_backend(config: Config, backend: Backend) -> Iterator[Violation]:
     """Options that these devices lack."""
     yield from _check_offload(config, backend)
+    if config.precision.compute == "float8" and not config.precision.emulate and not _has_float8(backend):
+        cure = "set bfloat16, or precision.emulate to true to round operands only, which is slow"
+        limit = f"{backend.device_kind} has no float8 units (NVIDIA from Ada and Hopper on, TPU7x)"
+        yield Violation("precision.compute", "float8", limit, cure)
+
+
+def _has_float8(backend: Backend) -> bool:
+    if backend.platform == "gpu":
+        return backend.compute_capability is not None and backend.compute_capability >= (8, 9)
+    return backend.platform == "tpu" and backend.device_kind.lower().replace(" v", "").startswith("tpu7")
 
 
 def _check_offload(config: Config, backend: Backend) -> Iterator[Violation]:

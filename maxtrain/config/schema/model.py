@@ -155,8 +155,11 @@ class ModelConfig(Section):
 class PrecisionConfig(Section):
     """Number formats. Parameters, optimizer state, norms, router and loss statistics are always float32."""
 
-    compute: DType = "float32"
-    """Operands of matrix products; they accumulate in float32."""
+    compute: Literal["float32", "bfloat16", "float8"] = "float32"
+    """Operands of matrix products, summed in float32. `float8`: products with weights of attention, feed-forwards and
+    experts (e4m3, gradients e5m2), all others bfloat16."""
+    emulate: bool = False
+    """Run float8 on devices without such units, by rounding operands: slow, for comparison."""
     activations: DType = "float32"
     """The residual stream and what is kept for the backward pass."""
 

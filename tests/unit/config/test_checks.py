@@ -58,6 +58,10 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             ["model.rope.scaling={kind: yarn, factor: 8}"],
             "model.rope.scaling.original_length = null: is required with kind yarn",
         ),
+        (
+            ["precision.emulate=true"],
+            "precision.emulate = true: has no effect with precision.compute = float32; set false",
+        ),
         # remat
         (
             ["remat.layers=[{first: 1, last: 9, policy: full}]"],
@@ -455,3 +459,25 @@ def test_host_offload_is_refused_where_device_memory_is_the_hosts(make: MakeConf
         "remat.layers.0.policy = offload_dots: the CPU's device memory is the host's memory, so that nothing would "
         "leave it; set save_dots, or full to keep less"
     )
+
+
+@pytest.mark.parametrize(
+    ("backend", "known"),
+    [
+        (Backend("cpu", "cpu"), False),
+        (Backend("gpu", "NVIDIA A100-SXM4-80GB", (8, 0)), False),
+        (Backend("gpu", "NVIDIA L4", (8, 9)), True),
+        (Backend("gpu", "NVIDIA H100 80GB HBM3", (9, 0)), True),
+        (Backend("tpu", "TPU v5p"), False),
+        (Backend("tpu", "TPU7x"), True),
+    ],
+)
+def test_float8_is_refused_where_devices_lack_it_unless_emulated(
+    make: MakeConfig, backend: Backend, known: bool
+) -> None:
+    violations = check_config(make("precision.compute=float8"), 1, backend)
+    assert check_config(make("precision.compute=float8", "precision.emulate=true"), 1, backend) == []
+    assert bool(violations) != known
+    for violation in violations:
+        assert f"precision.compute = float8: {backend.device_kind} has no float8 units" in str(violation)
+        assert violation.cure.startswith("set bfloat16, or precision.emulate to true")

@@ -138,12 +138,15 @@ def test_at_a_vocabulary_of_128k_a_chunk_of_logits_is_all_that_is_held(monkeypat
         return sharded_cross_entropy(x[None], output, target[None], weight[None], mesh=mesh, compute=compute)[0]
 
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+    program, memory = compiled.as_text(), compiled.memory_analysis()
+    assert program is not None
+    assert memory is not None
     declared = logits_at_once(LARGE_N, columns, "auto", "cpu")
     assert declared <= CPU_CHUNK_LOGITS < LARGE_N * columns
-    assert max(logits_held(compiled.as_text(), columns)) == declared
+    assert max(logits_held(program, columns)) == declared
     # In bytes: gradients and copies of the projection, and a chunk of logits as often as the pass over it needs it.
     projection, chunk = 4 * columns * LARGE_D, 4 * declared
-    assert compiled.memory_analysis().temp_size_in_bytes < 4 * projection + 5 * chunk
+    assert memory.temp_size_in_bytes < 4 * projection + 5 * chunk
 
 
 def test_bfloat16_operands():
