@@ -20,7 +20,7 @@ _NOTES = {
     "parameters": "float32",
     "moments": "the optimizer's state",
     "gradients": "float32, the sum over microbatches",
-    "activations": "kept for the backward pass of one microbatch",
+    "activations": "kept for the backward pass of a microbatch, or of all in a pipeline",
     "logits": "of one chunk of the loss, at most",
     "batch": "rows and counters",
     "temporary": "what else the compiled step needs",
@@ -73,7 +73,7 @@ def measure_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable
         segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
         batch = abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
         step = jitted.lower(parts.abstract_state, batch).compile().memory_analysis()
-        kept = kept_activations(parts, batch)
+        kept = kept_activations(parts, batch, config.pipeline.microbatches)
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -146,25 +146,32 @@ def _capacity() -> int | None:
     return stats.get("bytes_limit") if stats else None
 
 
-def kept_activations(parts: Parts, batch: Any) -> int | None:
-    """Bytes that a compiled forward pass of one microbatch keeps for the backward pass, parameters not counted."""
+def kept_activations(parts: Parts, batch: Any, in_flight: int | None = None) -> int | None:
+    """Bytes that a compiled forward pass keeps for the backward pass, parameters not counted.
+
+    Args:
+        parts: the step's parts.
+        batch: an abstract batch, of which a pass takes one microbatch.
+        in_flight: microbatches that a pipeline takes at once, None for all.
+    """
 
     def forward(params: Any, rows: Any, expert_bias: Any) -> list[Any]:
         _, pull, _ = jax.vjp(lambda p: parts.model.loss(p, rows, expert_bias=expert_bias), params, has_aux=True)
         given = {id(leaf) for leaf in jax.tree.leaves((params, rows, expert_bias))}
         return [leaf for leaf in jax.tree.leaves(pull) if id(leaf) not in given]
 
-    rows = {
-        name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_first(leaf.sharding))
-        for name, leaf in batch.items()
-    }
+    def taken(leaf: Any) -> Any:
+        if parts.model.pipeline is not None:
+            return jax.ShapeDtypeStruct(
+                (in_flight or leaf.shape[0], *leaf.shape[1:]), leaf.dtype, sharding=leaf.sharding
+            )
+        sharding = jax.sharding.NamedSharding(parts.mesh, jax.sharding.PartitionSpec(*leaf.sharding.spec[1:]))
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=sharding)
+
+    rows = {name: taken(leaf) for name, leaf in batch.items()}
     state = parts.abstract_state
     memory = jax.jit(forward).lower(state.params, rows, state.expert_bias).compile().memory_analysis()
     return None if memory is None else memory.output_size_in_bytes
-
-
-def _without_first(sharding: Any) -> Any:
-    return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*sharding.spec[1:]))
 
 
 def largest_cure(config: Config, table: MemoryTable, mesh: Any) -> str:
