@@ -27,7 +27,7 @@ examples:
   python -m maxtrain.train configs/learning/first.yaml
   python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
   python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=1
-  python -m maxtrain.train configs/production/moe_100b.yaml --memory-report
+  python -m maxtrain.train configs/learning/first.yaml --memory-report remat.policy=full
   python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
 
 exit codes:
