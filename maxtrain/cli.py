@@ -16,6 +16,7 @@ VERBS = {
     "train": "train a model, or go on with a run",
     "inspect": "print the documents of a batch of a dataset or run",
     "checkpoint": "list and verify the checkpoints of a run",
+    "coordinate_check": "tell whether activations keep their size as a config's model grows",
     "report": "write a run's report and loss curve",
     "generate": "sample text from a run's newest verified checkpoint",
 }

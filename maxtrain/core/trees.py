@@ -1,4 +1,4 @@
-"""Pytrees of arrays by the paths of their leaves. The only module of `core` that imports JAX."""
+"""Pytrees of arrays by the paths of their leaves. Imports JAX, as only `random_bits` does beside it in `core`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from maxtrain.core.errors import UserError
-from maxtrain.model.random_bits import fold, uniform
+from maxtrain.core.random_bits import fold, uniform
 
 _LEAST = 2.0**-24
 """Stands for a random number of 0, whose logarithm is not finite."""

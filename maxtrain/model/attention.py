@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig
 from maxtrain.model.kernels.attention import attention
+from maxtrain.model.kernels.max_logits import max_logits
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import parameter
@@ -29,7 +31,8 @@ class GroupedQueryAttention(nnx.Module):
 
     def __init__(self, config: ModelConfig, runtime: Runtime, output_std: float) -> None:
         width, heads, kv_heads, head_dim = config.d_model, config.num_heads, config.kv_heads, config.dim_per_head
-        std = config.init_std
+        factors = multipliers(config)
+        std = config.init_std * factors.hidden_std
         self.runtime = runtime
         self.query = parameter((width, heads, head_dim), ("embed", "heads", "head_dim"), std=std, num_input_dims=1)
         self.key = parameter((width, kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), std=std, num_input_dims=1)
@@ -44,12 +47,12 @@ class GroupedQueryAttention(nnx.Module):
         self.gate = (
             parameter((width, heads), ("embed", "heads"), std=std, num_input_dims=1) if config.attention_gate else None
         )
-        self.scale = 1 / math.sqrt(head_dim)
+        self.scale = factors.attention / math.sqrt(head_dim)
 
     def __call__(
         self, x_BTD: jax.Array, segment_ids_BT: jax.Array | None, rotation: Rotation, window: int | None
-    ) -> jax.Array:
-        """Attend within each segment of a row; returns [B, T, D]."""
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Attend within each segment of a row; returns [B, T, D], and the heads' greatest logits [N] if asked for."""
         q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
         compute = partial(
             attention,
@@ -59,7 +62,17 @@ class GroupedQueryAttention(nnx.Module):
             implementation=self.runtime.implementation,
         )
         out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.runtime.mesh, compute=compute)
-        return self._project_output(x_BTD, out_BTNH)
+        max_logit_N = None
+        if self.runtime.max_logits:
+            max_logit_N = max_logits(
+                q_BTNH,
+                k_BTKH,
+                segment_ids_BT,
+                window=window,
+                scale=self.scale,
+                compute_dtype=self.runtime.compute_dtype,
+            )
+        return self._project_output(x_BTD, out_BTNH), max_logit_N
 
     def decode(
         self, x_BTD: jax.Array, positions_BT: jax.Array, rotation: Rotation, window: int | None, cache: LayerCache

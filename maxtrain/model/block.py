@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig
+from maxtrain.core.random_bits import Key, fold, key_words, uniform
 from maxtrain.model.attention import GroupedQueryAttention, LayerCache
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.moe import MixtureOfExperts
 from maxtrain.model.norm import RMSNorm
-from maxtrain.model.random_bits import Key, fold, key_words, uniform
 from maxtrain.model.rope import Rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Runtime
@@ -55,13 +56,31 @@ class Layer(NamedTuple):
     expert_bias_E: jax.Array
 
 
+class LayerStats(NamedTuple):
+    """What one layer tells of a microbatch, beside the residual stream."""
+
+    router: RouterStats | None
+    """Sums; None without experts."""
+    max_logit_N: jax.Array | None
+    """Greatest attention logit of every query head; None where it is not measured."""
+
+
+def combine_microbatches(stats: LayerStats, axis: int) -> LayerStats:
+    """Statistics of several microbatches as those of one, over an axis of their leaves."""
+    return LayerStats(
+        jax.tree.map(lambda leaf: leaf.sum(axis), stats.router),
+        jax.tree.map(lambda leaf: leaf.max(axis), stats.max_logit_N),
+    )
+
+
 class Block(nnx.Module):
     """A layer."""
 
     def __init__(self, config: ModelConfig, runtime: Runtime, kind: Kind) -> None:
-        output_std = config.init_std
+        factors = multipliers(config)
+        output_std = config.init_std * factors.hidden_std
         if config.depth_scaled_init:
-            output_std /= math.sqrt(2 * config.num_layers)
+            output_std /= math.sqrt(2 * factors.init_layers)
         self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
         self.attention = GroupedQueryAttention(config, runtime, output_std)
         self.feed_forward_norm = RMSNorm(config.d_model, config.norm_eps)
@@ -72,16 +91,18 @@ class Block(nnx.Module):
         )
         self.runtime = runtime
         self.dropout = config.dropout
+        self.residual_factor = factors.residual
 
     def __call__(
         self, x_BTD: jax.Array, shared: Shared, layer: Layer, window: int | None
-    ) -> tuple[jax.Array, RouterStats | None]:
-        """Returns the residual stream after the layer, and the router's statistics where there are any."""
+    ) -> tuple[jax.Array, LayerStats]:
+        """Returns the residual stream after the layer, and its statistics."""
         normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
-        y_BTD = self.attention(normed_BTD, shared.segment_ids_BT, shared.rotation, window)
+        y_BTD, max_logit_N = self.attention(normed_BTD, shared.segment_ids_BT, shared.rotation, window)
         y_BTD = checkpoint_name(y_BTD, "attention_output")
         x_BTD = self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT)
-        return self._feed_forward(x_BTD, shared, layer)
+        x_BTD, router = self._feed_forward(x_BTD, shared, layer)
+        return x_BTD, LayerStats(router, max_logit_N)
 
     def decode(
         self,
@@ -111,6 +132,8 @@ class Block(nnx.Module):
     def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, shared: Shared, layer: Layer, purpose: int) -> jax.Array:
         if self.dropout and shared.row_keys_B is not None:
             y_BTD = drop_out(y_BTD, shared.row_keys_B, layer.number, purpose, self.dropout)
+        if self.residual_factor != 1:
+            y_BTD = y_BTD * self.residual_factor
         return self.runtime.constrain(x_BTD + y_BTD, "batch", "sequence", "embed")
 
 

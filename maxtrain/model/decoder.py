@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from maxtrain.model.attention import LayerCache
-from maxtrain.model.block import Block, Layer, Shared
+from maxtrain.model.block import Block, Layer, LayerStats, Shared
 from maxtrain.model.parameters import Params
-from maxtrain.model.routing import RouterStats
 from maxtrain.model.stack import scan_layers
 
 
@@ -27,7 +26,7 @@ def run_stack(
     unroll: int,
     remat: Sequence[str],
     has_empty: bool = False,
-) -> tuple[jax.Array, RouterStats | None]:
+) -> tuple[jax.Array, LayerStats]:
     """Run the layers in order.
 
     Args:
@@ -42,12 +41,10 @@ def run_stack(
         has_empty: some places may hold no layer: their number is under 0, and they change nothing.
 
     Returns:
-        The residual stream after the last layer, and the routers' statistics [L, ...] where there are any.
+        The residual stream after the last layer, and the layers' statistics [L, ...].
     """
 
-    def step(
-        window: int | None, x_BTD: jax.Array, slices: tuple[Params, Layer]
-    ) -> tuple[jax.Array, RouterStats | None]:
+    def step(window: int | None, x_BTD: jax.Array, slices: tuple[Params, Layer]) -> tuple[jax.Array, LayerStats]:
         layer_params, layer = slices
         block = nnx.merge(graph, layer_params)
         if not has_empty:

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 from flax import nnx
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig
 from maxtrain.model.kernels.feed_forward import feed_forward
 from maxtrain.model.parameters import parameter
@@ -16,8 +17,10 @@ class FeedForward(nnx.Module):
     """Feed-forward of one layer; also all shared experts of a layer as one."""
 
     def __init__(self, config: ModelConfig, runtime: Runtime, width: int, output_std: float) -> None:
+        std = config.init_std * multipliers(config).hidden_std
+
         def inward() -> nnx.Param:
-            return parameter((config.d_model, width), ("embed", "mlp"), std=config.init_std, num_input_dims=1)
+            return parameter((config.d_model, width), ("embed", "mlp"), std=std, num_input_dims=1)
 
         self.gate = None if config.activation == "relu2" else inward()
         self.up = inward()

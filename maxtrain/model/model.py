@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from maxtrain.config.schema import ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
+from maxtrain.config.parametrization import multipliers
+from maxtrain.config.schema import MeshConfig, ModelConfig, PipelineConfig, PrecisionConfig, RematConfig
 from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
-from maxtrain.model.block import Block, Kind, Layer, Shared
+from maxtrain.model.block import Block, Kind, Layer, LayerStats, Shared, combine_microbatches
 from maxtrain.model.decoder import decode_stack, run_stack
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
@@ -25,8 +27,9 @@ from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.dispatch import sharded_cross_entropy
+from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.pipeline import Pipeline
-from maxtrain.parallel.rules import PARAMETER_RULES, REPLICATED_RULES, Rules, to_partition_spec
+from maxtrain.parallel.rules import parameter_rules, to_partition_spec
 
 Cache = dict[str, LayerCache]
 """Of each kind of layer, `key` and `value` [layers, B, S, K, H]."""
@@ -50,7 +53,10 @@ class LossAux(NamedTuple):
     router_entropy_sum: jax.Array
     """[MoE layers]: Σ over tokens that are no padding of the router's entropy, in nats."""
     dropped: jax.Array
-    """[MoE layers]: choices dropped for capacity."""
+    """[MoE layers]: choices dropped for capacity, or in an exchange that may drop."""
+    max_logits: dict[str, jax.Array]
+    """[layers, query heads] by kind of layer: greatest attention logits, which add up by their maximum; empty where
+    they are not measured."""
 
 
 class VocabularyTable(nnx.Module):
@@ -73,10 +79,11 @@ class Model:
         kernels: `reference` for the plain forms.
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
-        zero: what `fsdp` divides, as mesh.zero.
+        max_logits: measure the greatest attention logit of every head in `loss`.
+        layout: how experts are divided over the mesh and rows meet them, what `fsdp` divides; None for the defaults.
 
     Raises:
-        UserError: the config asks for a part that is not available yet.
+        UserError: the config asks for a part that is not available yet, or not on this mesh's devices.
     """
 
     def __init__(
@@ -89,7 +96,8 @@ class Model:
         kernels: Implementation = "auto",
         mesh: Mesh | None = None,
         pipeline: PipelineConfig | None = None,
-        zero: int = 3,
+        max_logits: bool = False,
+        layout: MeshConfig | None = None,
     ) -> None:
         if config.attention != "gqa":
             raise UserError(f"model.attention: {config.attention} is not available yet; use gqa")
@@ -98,9 +106,16 @@ class Model:
         self.config = config
         self.mesh = mesh
         self._precision = precision or PrecisionConfig()
-        self.runtime = Runtime.create(self._precision, kernels, mesh, zero)
+        self._layout = layout or MeshConfig()
+        moe = config.moe
+        groups = {"num_groups": moe.num_groups, "top_groups": moe.top_groups} if moe else {}
+        exchange = Exchange.create(self._layout, mesh, **groups)
+        self.runtime = Runtime.create(
+            self._precision, kernels, mesh, exchange, max_logits=max_logits, zero=self._layout.zero
+        )
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
+        self._logit_factor = multipliers(config).logits
         self.layers_of: dict[Kind, list[int]] = {}
         """Numbers of the layers of each kind, in order."""
         for layer in range(config.num_layers):
@@ -122,13 +137,14 @@ class Model:
         specs += specs_of(state, "final_norm")
         if not config.tie_embeddings:
             specs += specs_of(nnx.state(VocabularyTable(config)), "output")
-        self.table: tuple[ParameterSpec, ...] = tuple(specs)
+        stored = jnp.dtype(self._precision.parameters)
+        self.table: tuple[ParameterSpec, ...] = tuple(spec.stored_in(stored) for spec in specs)
         """Every leaf of the parameters."""
 
     def dropless(self) -> "Model":
-        """This model without capacity of experts, as evaluation and inference run it; it has the same parameters."""
+        """This model dropping no choice, as evaluation and inference run it; it has the same parameters."""
         moe = self.config.moe
-        if moe is None or moe.capacity_factor is None:
+        if moe is None or (moe.capacity_factor is None and self._layout.exchange_overflow == "replay"):
             return self
         config = self.config.model_copy(update={"moe": moe.model_copy(update={"capacity_factor": None})})
         return Model(
@@ -139,7 +155,7 @@ class Model:
             kernels=self.runtime.implementation,
             mesh=self.mesh,
             pipeline=self._pipeline_config,
-            zero=self.runtime.zero,
+            layout=self._layout.model_copy(update={"exchange_overflow": "replay"}),
         )
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
@@ -165,13 +181,13 @@ class Model:
 
     def update_shardings(self) -> Params:
         """Where what the optimizer keeps of each parameter lies: divided over `fsdp` whatever mesh.zero is."""
-        return to_tree((spec.path, self._sharding(spec, PARAMETER_RULES)) for spec in self.table)
+        return to_tree((spec.path, self._sharding(spec, zero=3)) for spec in self.table)
 
-    def _sharding(self, spec: ParameterSpec, rules: Rules | None = None) -> Sharding:
+    def _sharding(self, spec: ParameterSpec, zero: int | None = None) -> Sharding:
         if self.mesh is None:
             return SingleDeviceSharding(jax.local_devices()[0])
-        stored = PARAMETER_RULES if self.runtime.zero == 3 else REPLICATED_RULES
-        return NamedSharding(self.mesh, to_partition_spec(spec.axes, rules or stored))
+        rules = parameter_rules(spec.axes, self._layout.expert_axes, zero or self._layout.zero)
+        return NamedSharding(self.mesh, to_partition_spec(spec.axes, rules))
 
     def init(self, key: jax.Array) -> Params:
         """Initial parameters; pure, so that `jax.jit(model.init, out_shardings=...)` bears them sharded."""
@@ -180,6 +196,14 @@ class Model:
             return params
         staged = jax.tree.map(self.pipeline.to_memory, params["layers"][self._staged])
         return {**params, "layers": {**params["layers"], self._staged: staged}}
+
+    @property
+    def memory_order(self) -> dict[str, np.ndarray]:
+        """Layer at each place of the stacks that do not lie in the order of layers, by path; 0 for an empty place."""
+        if self.pipeline is None or self.pipeline.keeps_order:
+            return {}
+        order = np.maximum(self.pipeline.layer_at, 0)
+        return {spec.path: order for spec in self.table if self.is_staged(spec.path)}
 
     def is_staged(self, path: str) -> bool:
         """Whether a path, such as `mu/layers/moe/attention/query`, names a stack that the pipeline's stages divide."""
@@ -218,15 +242,16 @@ class Model:
         keys = row_keys if config.dropout else None
         if self.pipeline is None:
             shared = self._share(batch, keys)
-            x_BTD, stats = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
+            x_BTD, found = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
             total, nll_BT, z_BT = self._score(params, x_BTD, batch)
         else:
-            x_MBTD, stats = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
+            x_MBTD, found = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
             totals, nll_BT, z_BT = self.pipeline.over_microbatches(
                 lambda part: self._score(params, *part), (x_MBTD, batch)
             )
             total = totals.sum()
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
+        stats = next((layers.router for layers in found.values() if layers.router is not None), None)
         if stats is None:
             stats = RouterStats(none, none, jnp.zeros((0, 0), jnp.float32), none, none)
         balance_sum, router_z_sum = stats.balance_sum.sum(), stats.router_z_sum.sum()
@@ -242,9 +267,10 @@ class Model:
             expert_load=stats.load_E,
             router_entropy_sum=stats.entropy_sum,
             dropped=stats.dropped,
+            max_logits={kind: layers.max_logit_N for kind, layers in found.items() if layers.max_logit_N is not None},
         )
 
-    def _share(self, batch: Mapping[str, jax.Array], row_keys: jax.Array | None) -> Shared:
+    def _share(self, batch: Mapping[str, Any], row_keys: jax.Array | None) -> Shared:
         return Shared(
             rotation=make_rotation(batch["positions"], self.config.dim_per_head, self.config.rope),
             valid_BT=batch["segment_ids"] > 0,
@@ -303,6 +329,26 @@ class Model:
         x_BTD, _ = self._run_layers(params, self._embed(params, tokens), shared, expert_bias)
         return self._unembed(params, x_BTD)
 
+    def activations(self, params: Params, tokens: jax.Array, expert_bias: jax.Array) -> dict[str, jax.Array]:
+        """The residual stream after the embedding and after every layer, and the logits, by name; for inspection.
+
+        Args:
+            params: parameters.
+            tokens: int32 [B, T].
+            expert_bias: [MoE layers, E].
+        """
+        ones, positions_BT = jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        batch = {"positions": positions_BT, "segment_ids": ones, "weights": None}
+        shared, x_BTD = self._share(batch, None), self._embed(params, tokens)
+        found = {"embedding": x_BTD}
+        for kind, numbers in self.layers_of.items():
+            stacked = params["layers"][kind], self._layers(kind, expert_bias)
+            for place, number in enumerate(numbers):
+                one, layers = jax.tree.map(lambda leaf, place=place: leaf[place : place + 1], stacked)
+                x_BTD, _ = self._run_stack(kind, one, layers, x_BTD, shared, [self.config.window_of(number)])
+                found[f"layer {number}"] = x_BTD
+        return {**found, "logits": self._unembed(params, x_BTD)}
+
     def decode(
         self,
         params: Params,
@@ -358,13 +404,14 @@ class Model:
 
     def _run_layers(
         self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array
-    ) -> tuple[jax.Array, RouterStats | None]:
-        """All layers; the statistics are stacked over the mixture-of-experts layers."""
+    ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
+        """All layers; the statistics are stacked over the layers of a kind."""
         assert self.pipeline is None, "stages run by loss alone"
-        stats = None
+        stats: dict[Kind, LayerStats] = {}
         for kind in self.layers_of:
             layers = self._layers(kind, expert_bias)
-            x_BTD, stats = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
+            stack = params["layers"][kind]
+            x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
         return x_BTD, stats
 
     def _run_stages(
@@ -374,33 +421,39 @@ class Model:
         batch: Mapping[str, jax.Array],
         row_keys: jax.Array | None,
         expert_bias: jax.Array,
-    ) -> tuple[jax.Array, RouterStats | None]:
+    ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
         """All layers for M microbatches: leading ones before the pipeline, the others in its stages."""
         staged = self._staged
         windows = self._windows(staged)[: pipeline.slot_layers]
 
-        def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> jax.Array:
+        def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> tuple[jax.Array, dict[Kind, LayerStats]]:
             batch, keys = part
             x_BTD, shared = self._embed(params, batch["tokens"]), self._share(batch, keys)
+            stats: dict[Kind, LayerStats] = {}
             for kind in self.layers_of:
                 if kind != staged:
                     layers = self._layers(kind, expert_bias)
-                    x_BTD, _ = self._run_stack(kind, params["layers"][kind], layers, x_BTD, shared, self._windows(kind))
-            return x_BTD
+                    stack = params["layers"][kind]
+                    x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
+            return x_BTD, stats
 
         def stage(
             params: Params, layers: Layer, x_BTD: jax.Array, part: tuple[Any, jax.Array | None], active: jax.Array
-        ) -> tuple[jax.Array, RouterStats | None]:
+        ) -> tuple[jax.Array, LayerStats]:
             batch, keys = part
             shared = self._share(batch, keys).only_if(active)
             return self._run_stack(staged, params, layers, x_BTD, shared, windows, has_empty=has_empty)
 
         part = (dict(batch), row_keys)
-        x_MBTD = pipeline.over_microbatches(enter, part)
+        x_MBTD, leading = pipeline.over_microbatches(enter, part)
+        stats = {kind: combine_microbatches(found, 0) for kind, found in leading.items()}
         has_empty = pipeline.num_places > pipeline.num_layers
         layers = jax.tree.map(lambda leaf: leaf[pipeline.layer_at], self._layers(staged, expert_bias))
         layers = layers._replace(number=jnp.where(pipeline.layer_at < 0, -1, layers.number))
-        return pipeline.run(stage, params["layers"][staged], layers, x_MBTD, part)
+        x_MBTD, stats[staged] = pipeline.run(
+            stage, params["layers"][staged], layers, x_MBTD, part, combine_microbatches
+        )
+        return x_MBTD, stats
 
     def _run_stack(
         self,
@@ -412,7 +465,7 @@ class Model:
         windows: Sequence[int | None],
         *,
         has_empty: bool = False,
-    ) -> tuple[jax.Array, RouterStats | None]:
+    ) -> tuple[jax.Array, LayerStats]:
         return run_stack(
             self._graphs[kind],
             params,
@@ -432,8 +485,11 @@ class Model:
         return self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
 
     def _normalize(self, params: Params, x_BTD: jax.Array) -> jax.Array:
-        norm = nnx.merge(self._final_norm, params["final_norm"])
-        return norm(x_BTD).astype(self.runtime.activation_dtype)
+        """The final norm, times the parametrization's factor on the logits."""
+        x_BTD = nnx.merge(self._final_norm, params["final_norm"])(x_BTD)
+        if self._logit_factor != 1:
+            x_BTD = x_BTD * self._logit_factor
+        return x_BTD.astype(self.runtime.activation_dtype)
 
     def _output_table(self, params: Params) -> jax.Array:
         return params["embedding" if self.config.tie_embeddings else "output"]["weight"]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig, MoeConfig
 from maxtrain.model.feed_forward import FeedForward
 from maxtrain.model.kernels.experts import experts
@@ -20,7 +21,7 @@ from maxtrain.model.routing import (
     router_stats,
 )
 from maxtrain.model.runtime import Runtime
-from maxtrain.parallel.dispatch import sharded_experts
+from maxtrain.parallel.exchange import sharded_experts
 
 
 class Router(nnx.Module):
@@ -38,11 +39,13 @@ class Experts(nnx.Module):
     """The routed experts of one layer."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig, runtime: Runtime, output_std: float) -> None:
+        std = config.init_std * multipliers(config).hidden_std
+
         def inward() -> nnx.Param:
             return parameter(
                 (moe.num_experts, config.d_model, moe.d_expert),
                 ("expert", "embed", "mlp"),
-                std=config.init_std,
+                std=std,
                 num_batch_dims=1,
                 num_input_dims=1,
             )
@@ -59,16 +62,23 @@ class Experts(nnx.Module):
         self.runtime = runtime
         self.activation = config.activation
 
-    def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
-        """Weighted sum of the chosen experts, [B, T, D] of x's dtype."""
+    def __call__(self, x_BTD: jax.Array, routing: Routing, *, may_drop: bool) -> tuple[jax.Array, jax.Array]:
+        """Weighted sum of the chosen experts, [B, T, D] of x's dtype; choices dropped in the exchange, float32 [].
+
+        Args:
+            x_BTD: input.
+            routing: choices.
+            may_drop: whether the exchange may drop what it cannot hold, where it is set to.
+        """
+        exchange = self.runtime.exchange
         compute = partial(
             experts,
             activation=self.activation,
             compute_dtype=self.runtime.linear_dtype,
-            implementation=self.runtime.implementation,
+            implementation="reference" if exchange.kind == "dense" else self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
-        y_BTD = sharded_experts(
+        return sharded_experts(
             x_BTD,
             routing.index_BTk,
             routing.weight_BTk,
@@ -77,9 +87,9 @@ class Experts(nnx.Module):
             self.down[...],
             mesh=self.runtime.mesh,
             zero=self.runtime.zero,
+            exchange=exchange if may_drop else exchange.exact(),
             compute=compute,
         )
-        return y_BTD.astype(x_BTD.dtype)
 
 
 class MixtureOfExperts(nnx.Module):
@@ -88,7 +98,7 @@ class MixtureOfExperts(nnx.Module):
     def __init__(self, config: ModelConfig, runtime: Runtime, output_std: float) -> None:
         assert config.moe is not None
         moe = config.moe
-        self.router = Router(config.d_model, moe.num_experts, config.init_std)
+        self.router = Router(config.d_model, moe.num_experts, config.init_std * multipliers(config).hidden_std)
         self.experts = Experts(config, moe, runtime, output_std)
         shared_width = moe.num_shared * (moe.d_shared or moe.d_expert)
         self.shared = FeedForward(config, runtime, shared_width, output_std) if shared_width else None
@@ -125,7 +135,9 @@ class MixtureOfExperts(nnx.Module):
             )
             routing = kept
         x_BTD = x_BTD.astype(self.runtime.activation_dtype)
-        y_BTD = self.experts(x_BTD, routing)
+        y_BTD, dropped = self.experts(x_BTD, routing, may_drop=stats is not None)
+        if stats is not None:
+            stats = stats._replace(dropped=stats.dropped + dropped)
         if self.shared is not None:
             y_BTD = y_BTD + self.shared(x_BTD)
         return y_BTD, stats

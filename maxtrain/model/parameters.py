@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from maxtrain.model.random_bits import Key, fold, key_words, truncated_normal
+from maxtrain.core.random_bits import Key, fold, key_words, truncated_normal
 
 Params = dict[str, Any]
 """Nested dicts of arrays."""
@@ -40,6 +40,11 @@ class ParameterSpec(NamedTuple):
     """Leading dimensions that only enumerate tensors (layers, experts)."""
     num_input_dims: int
     """Dimensions after them that a product contracts; the rest are outputs. 0 for a vector."""
+
+    def stored_in(self, dtype: jnp.dtype) -> "ParameterSpec":
+        """This leaf in another format, where it is a matrix of a layer; tables, vectors and the router stay float32."""
+        held = self.num_input_dims == 0 or "router" in self.axes or not _is_stacked(self)
+        return self if held else self._replace(dtype=dtype)
 
     @property
     def size(self) -> int:
@@ -145,4 +150,5 @@ def _init_leaf(spec: ParameterSpec, key: Key) -> jax.Array:
     if spec.init == "ones":
         return jnp.ones(spec.shape, spec.dtype)
     draw = partial(truncated_normal, bound=_TRUNCATION, shape=spec.shape[1:] if _is_stacked(spec) else spec.shape)
-    return spec.std / _TRUNCATED_STD * (jax.vmap(draw)(key) if _is_stacked(spec) else draw(key))
+    value = spec.std / _TRUNCATED_STD * (jax.vmap(draw)(key) if _is_stacked(spec) else draw(key))
+    return value.astype(spec.dtype)

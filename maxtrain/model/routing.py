@@ -35,7 +35,7 @@ class RouterStats(NamedTuple):
     entropy_sum: jax.Array
     """Σ over tokens that are no padding of the entropy of their normalised scores, in nats."""
     dropped: jax.Array
-    """Choices dropped for capacity."""
+    """Choices dropped for capacity, or in an exchange that may drop."""
 
 
 def log_scores(logits_BTE: jax.Array, config: MoeConfig) -> jax.Array:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
 from maxtrain.model.kernels.float8 import E4M3
+from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain, shard_gradient
 
 Implementation = Literal["auto", "reference"]
@@ -27,18 +28,31 @@ class Runtime:
     """The residual stream."""
     implementation: Implementation
     mesh: Mesh | None
+    exchange: Exchange
+    """How rows meet experts of other ranks."""
+    max_logits: bool = False
+    """Whether attention also tells every head's greatest logit."""
+
     zero: int = 3
     """mesh.zero of the config."""
 
     @classmethod
     def create(
-        cls, precision: PrecisionConfig, implementation: Implementation, mesh: Mesh | None, zero: int = 3
+        cls,
+        precision: PrecisionConfig,
+        implementation: Implementation,
+        mesh: Mesh | None,
+        exchange: Exchange,
+        *,
+        max_logits: bool = False,
+        zero: int = 3,
     ) -> "Runtime":
         """From the config's section."""
         low = precision.compute == "float8"
         compute = jnp.dtype("bfloat16" if low else precision.compute)
         linear = E4M3 if low else compute
-        return cls(compute, linear, jnp.dtype(precision.activations), implementation, mesh, zero)
+        activations = jnp.dtype(precision.activations)
+        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, zero)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation out over the mesh by its logical axes.

@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 
+from maxtrain.config.schema import PARAMETER_GROUPS
+
 Axes = tuple[str | None, ...]
 
-GROUPS = ("embedding", "attention", "feed_forward", "experts", "router", "norms", "output")
-"""The groups that norms are reported for and that decay and Muon choose by."""
+GROUPS = PARAMETER_GROUPS
+"""The groups that norms are reported for and that learning rate, decay and Muon choose by."""
 
 
 def group_of(path: str, axes: Axes) -> str:

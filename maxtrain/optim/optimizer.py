@@ -1,74 +1,204 @@
-"""The update direction: AdamW, or Muon on the layers' matrices, with decoupled weight decay."""
+"""The update direction: AdamW, or Muon on the layers' matrices, with decoupled weight decay, by groups."""
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
-from optax.contrib import MuonDimensionNumbers, scale_by_muon
+from jax.sharding import Sharding
 
+from maxtrain.config.parametrization import Multipliers
 from maxtrain.config.schema import OptimizerConfig
-from maxtrain.optim.groups import Axes, group_tree
+from maxtrain.core.trees import from_paths, leaf_paths
+from maxtrain.optim.groups import Axes, group_of
+from maxtrain.optim.muon import STACK_AXES, Matrices, orthogonalise
+from maxtrain.optim.rounding import Store
 
-_BATCH_AXES = ("layers", "leading_layers", "expert")
 _MUON_GROUPS = ("attention", "feed_forward", "experts")
-_MUON_RMS = 0.2
-"""Root mean square of AdamW's typical update, which Muon's is scaled to (Liu 2025, Moonlight)."""
+_TABLES = ("embedding", "output")
 
 
-def _matrix_dimensions(axes: Axes) -> MuonDimensionNumbers:
-    """Which dimensions of a stacked weight are its input and its output."""
-    dims = [dim for dim, name in enumerate(axes) if name not in _BATCH_AXES]
-    split = 1 if axes[dims[0]] == "embed" else len(dims) - 1
-    return MuonDimensionNumbers(reduction_axis=tuple(dims[:split]), output_axis=tuple(dims[split:]))
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OptimizerState:
+    """What an optimizer keeps; the moments are by the path of their parameter."""
+
+    count: jax.Array
+    """Updates applied, int32."""
+    mu: dict[str, jax.Array]
+    """Adam's first moment."""
+    nu: dict[str, jax.Array]
+    """Adam's second moment."""
+    momentum: dict[str, jax.Array]
+    """Muon's momentum."""
 
 
-def _match_adam_rms(dimensions: Any) -> optax.GradientTransformation:
-    """Scale an orthogonal update, whose RMS is 1 / sqrt(max(inputs, outputs)), to AdamW's."""
+class Optimizer(NamedTuple):
+    """Pure functions of parameters and state, of which nothing is carried elsewhere."""
 
-    def scale(update: jax.Array, spec: MuonDimensionNumbers) -> jax.Array:
-        inputs, outputs = (
-            math.prod(update.shape[dim] for dim in dims) for dims in (spec.reduction_axis, spec.output_axis)
-        )
-        return update * (_MUON_RMS * max(inputs, outputs) ** 0.5)
+    init: Callable[[Any], OptimizerState]
+    """params -> the state before the first update."""
+    update: Callable[[Any, OptimizerState, Any], tuple[Any, OptimizerState]]
+    """(gradients, state, params) -> (direction, state): float32 directions d of `params -= lr × d`."""
+    apply: Callable[[Any, Any, jax.Array, jax.Array, Mapping[str, jax.Array]], Any]
+    """(params, direction, lr, updates before this one, factors) -> params, rounded to the format they are stored in.
 
-    def apply(updates: Any, params: Any = None) -> Any:
-        del params
-        return jax.tree.map(scale, updates, dimensions)
-
-    return optax.stateless(apply)
+    The factors, by path, come after the update; those of a stack are [layers in their order, ...]."""
 
 
-def make_optimizer(config: OptimizerConfig, params: Any, axes: Mapping[str, Axes]) -> optax.GradientTransformation:
-    """Build the transformation from (clipped) gradients to the direction d of `params -= lr * d`.
+@dataclass(frozen=True)
+class Rule:
+    """How one parameter moves: `params -= lr × lr_factor × (update_factor × update + weight_decay × params)`."""
 
-    The learning rate is applied outside, from the `updates` counter, so that a skipped step leaves no trace in
-    the optimizer's state.
+    group: str
+    matrices: Matrices | None
+    """Under Muon; None for Adam."""
+    sharding: Sharding | None
+    layers: np.ndarray | None
+    """Number of the layer at each place of a stack; None for what is no stack."""
+    lr_factor: float
+    update_factor: float
+    """Of the parametrization; it leaves the decay as it is."""
+    weight_decay: float
+    eps: float
+
+
+def make_rules(
+    config: OptimizerConfig,
+    params: Any,
+    axes: Mapping[str, Axes],
+    factors: Multipliers,
+    order: Mapping[str, np.ndarray],
+) -> dict[str, Rule]:
+    """The rule of every parameter by path.
 
     Args:
         config: the optimizer's section.
         params: tree of arrays or abstract arrays.
         axes: logical axes of every parameter by path.
+        factors: multipliers of the model's parametrization.
+        order: layer at each place of the stacks that do not lie in the order of layers.
     """
-    groups = group_tree(params, axes)
-    adam = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.eps)
-    direction = adam
-    if config.name == "muon":
-        labels = jax.tree.map(lambda group: "muon" if group in _MUON_GROUPS else "adam", groups)
-        direction = optax.partition({"muon": _muon(config, groups, axes), "adam": adam}, labels)
-    exempt = {"norms"} if config.decay_embeddings else {"norms", "embedding", "output"}
-    mask = jax.tree.map(lambda group: group not in exempt, groups)
-    return optax.chain(direction, optax.add_decayed_weights(config.weight_decay, mask))
+
+    def rule(path: str, leaf: Any) -> Rule:
+        group = group_of(path, axes[path])
+        own = config.groups.get(group)
+        exempt = group == "norms" or (group in _TABLES and not config.decay_embeddings)
+        decay = 0.0 if exempt else config.weight_decay
+        muon = config.name == "muon" and group in _MUON_GROUPS
+        hidden = factors.hidden_muon_lr if muon else factors.hidden_adam_lr
+        eps = factors.table_eps if group in _TABLES or path.startswith("final_norm") else factors.layer_eps
+        return Rule(
+            group=group,
+            matrices=Matrices.of(axes[path]) if muon else None,
+            sharding=getattr(leaf, "sharding", None),
+            layers=order.get(path, np.arange(leaf.shape[0])) if axes[path][0] in STACK_AXES else None,
+            lr_factor=own.lr_factor if own else 1.0,
+            update_factor=1.0 if group in (*_TABLES, "norms") else hidden,
+            weight_decay=decay if own is None or own.weight_decay is None else own.weight_decay,
+            eps=config.eps * eps,
+        )
+
+    return {path: rule(path, leaf) for path, leaf in leaf_paths(params)}
 
 
-def _muon(config: OptimizerConfig, groups: Any, axes: Mapping[str, Axes]) -> optax.GradientTransformation:
-    def dimensions(path: tuple, group: str) -> Any:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return _matrix_dimensions(axes[name]) if group in _MUON_GROUPS else optax.MaskedNode()
+def make_optimizer(
+    config: OptimizerConfig,
+    params: Any,
+    axes: Mapping[str, Axes],
+    *,
+    factors: Multipliers | None = None,
+    order: Mapping[str, np.ndarray] | None = None,
+    seed: int = 0,
+) -> Optimizer:
+    """Build the optimizer.
 
-    specs = jax.tree_util.tree_map_with_path(dimensions, groups)
-    orthogonalise = scale_by_muon(
-        ns_steps=config.muon_iterations, beta=config.muon_momentum, weight_dimension_numbers=specs
-    )
-    return optax.chain(orthogonalise, _match_adam_rms(specs))
+    The learning rate comes from outside, from the `updates` counter, so that a skipped step leaves no trace in the
+    optimizer's state. Gradients, arithmetic and directions are float32, whatever moments and parameters are stored in.
+
+    Args:
+        config: the optimizer's section.
+        params: tree of arrays or abstract arrays; where they lie on a mesh, Muon's work is divided over it.
+        axes: logical axes of every parameter by path.
+        factors: multipliers of the model's parametrization; None for the standard one.
+        order: layer at each place of a stack by path, of those that a pipeline lays out in another order.
+        seed: of stochastic rounding.
+    """
+    order = order or {}
+    rules = make_rules(config, params, axes, factors or Multipliers(), order)
+    muon = {path for path, rule in rules.items() if rule.matrices is not None}
+    dtypes = {"mu": config.mu_dtype, "nu": config.nu_dtype, "momentum": config.mu_dtype}
+    store = Store(seed, config.stochastic_rounding)
+
+    def init(params: Any) -> OptimizerState:
+        leaves = dict(leaf_paths(params))
+
+        def zeros(slot: str) -> dict[str, jax.Array]:
+            chosen = [path for path in leaves if (path in muon) == (slot == "momentum")]
+            return {path: jnp.zeros_like(leaves[path], dtypes[slot]) for path in chosen}
+
+        return OptimizerState(jnp.zeros((), jnp.int32), zeros("mu"), zeros("nu"), zeros("momentum"))
+
+    def update(grads: Any, state: OptimizerState, params: Any) -> tuple[Any, OptimizerState]:
+        count = optax.safe_increment(state.count)
+        weights = dict(leaf_paths(params))
+        moments: dict[str, dict[str, jax.Array]] = {slot: {} for slot in dtypes}
+        directions = {}
+        for path, grad in leaf_paths(grads):
+            rule = rules[path]
+            old = {slot: getattr(state, slot)[path].astype(jnp.float32) for slot in _slots(rule)}
+            move = _muon if rule.matrices is not None else _adam
+            directions[path], new = move(config, rule, grad, old, count)
+            if rule.update_factor != 1:
+                directions[path] *= rule.update_factor
+            if rule.weight_decay:
+                directions[path] += rule.weight_decay * weights[path].astype(jnp.float32)
+            if rule.lr_factor != 1:
+                directions[path] *= rule.lr_factor
+            for slot, moment in new.items():
+                moments[slot][path] = store(
+                    moment, jnp.dtype(dtypes[slot]), f"{slot}/{path}", state.count, layers=rule.layers
+                )
+        return from_paths(grads, directions), OptimizerState(count, **moments)
+
+    def apply(params: Any, direction: Any, lr: jax.Array, count: jax.Array, factors: Mapping[str, jax.Array]) -> Any:
+        steps, after = dict(leaf_paths(direction)), {}
+        for path, leaf in leaf_paths(params):
+            moved = leaf - lr * steps[path]
+            if path in factors:
+                moved *= factors[path] if path not in order else factors[path][order[path]]
+            after[path] = store(moved, leaf.dtype, f"params/{path}", count, layers=rules[path].layers)
+        return from_paths(params, after)
+
+    return Optimizer(init, update, apply)
+
+
+def _slots(rule: Rule) -> tuple[str, ...]:
+    return ("mu", "nu") if rule.matrices is None else ("momentum",)
+
+
+Moments = dict[str, jax.Array]
+
+
+def _adam(
+    config: OptimizerConfig, rule: Rule, grad: jax.Array, old: Moments, count: jax.Array
+) -> tuple[jax.Array, Moments]:
+    """Adam's direction without decay (Kingma 2015), and the new moments."""
+    mu = (1 - config.beta1) * grad + config.beta1 * old["mu"]
+    nu = (1 - config.beta2) * grad**2 + config.beta2 * old["nu"]
+    mean, square = mu / (1 - config.beta1**count), nu / (1 - config.beta2**count)
+    return mean / (jnp.sqrt(square) + rule.eps), {"mu": mu, "nu": nu}
+
+
+def _muon(
+    config: OptimizerConfig, rule: Rule, grad: jax.Array, old: Moments, count: jax.Array
+) -> tuple[jax.Array, Moments]:
+    """The orthogonal direction of the Nesterov momentum, with the RMS of AdamW's."""
+    assert rule.matrices is not None
+    beta = config.muon_momentum
+    momentum = (1 - beta) * grad + beta * old["momentum"]
+    ahead = beta * (momentum / (1 - beta ** (count + 1))) + (1 - beta) * (grad / (1 - beta**count))
+    return orthogonalise(ahead, rule.matrices, rule.sharding, config.muon_iterations), {"momentum": momentum}

@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
-from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, REPLICATED_RULES, Rules, to_partition_spec
+from maxtrain.parallel.rules import ACTIVATION_RULES, Rules, parameter_rules, to_partition_spec
 
 ROW_AXES = (*BATCH_AXES, "context")
 """Mesh axes that divide the tokens."""
@@ -105,60 +105,6 @@ def sharded_feed_forward(
     tokens = _activation(mesh, *_TOKENS, "embed")
     weights, specs = _enter((gate, up, down), layout, mesh, zero)
     return _run_island(island, mesh, (tokens, *specs), tokens, (x_BTD, *weights))
-
-
-def sharded_experts(
-    x_BTD: Array,
-    index_BTk: Array,
-    weight_BTk: Array,
-    gate: Array | None,
-    up: Array,
-    down: Array,
-    *,
-    mesh: Mesh | None,
-    zero: int = 3,
-    compute: Callable[..., Array],
-) -> Array:
-    """Routed experts of the tokens, dropless: rows are gathered over `expert`, outputs scattered back.
-
-    Args:
-        x_BTD: input.
-        index_BTk: int32 experts of each token, -1 for none.
-        weight_BTk: float32 weights of their outputs.
-        gate: gate_EDF or None.
-        up: up_EDF.
-        down: down_EFD.
-        mesh: the device mesh.
-        zero: as mesh.zero.
-        compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=) -> y_ND`, over the experts
-            whose weights it is given.
-    """
-    num_experts = up.shape[0]
-    if is_single(mesh):
-        y_ND = compute(
-            *map(_flat, (x_BTD, index_BTk, weight_BTk)), gate, up, down, first_expert=0, num_experts=num_experts
-        )
-        return y_ND.reshape(x_BTD.shape)
-    inward, outward = ("expert", *_INWARD), ("expert", *_OUTWARD)
-    layout = inward, inward, outward
-    exchange = _active(mesh, "expert")
-
-    def island(x: Array, index: Array, weight: Array, *entered: Entered) -> Array:
-        rows = [_flat(a) for a in (x, index, weight)]
-        weights = _gather(entered, layout, mesh)
-        first = jnp.int32(0)
-        if exchange:
-            rows = [lax.all_gather(a, exchange, axis=0, tiled=True) for a in rows]
-            first = lax.axis_index(exchange) * (num_experts // lax.axis_size(exchange))
-        y_ND = compute(*rows, *weights, first_expert=first, num_experts=num_experts)
-        if exchange:
-            y_ND = lax.psum_scatter(y_ND, exchange, scatter_dimension=0, tiled=True)
-        return _sum_parts(y_ND, _active(mesh, "tensor")).reshape(x.shape)
-
-    tokens, choices = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS, None)
-    weights, specs = _enter((gate, up, down), layout, mesh, zero)
-    arguments = (x_BTD, index_BTk, weight_BTk, *weights)
-    return _run_island(island, mesh, (tokens, choices, choices, *specs), tokens, arguments, fill=(0, -1, 0))
 
 
 def sharded_cross_entropy(
@@ -263,8 +209,16 @@ Entered = Array | tuple[Array | None, Array] | None
 """A weight in an island: its shard along `fsdp` (mesh.zero = 3), or None or its shard beside the whole (1, 2)."""
 
 
+Layout = Sequence[tuple[str, ...]]
+"""Logical axes of each weight."""
+
+
 def _enter(
-    weights: Sequence[Array | None], layout: Sequence[tuple[str, ...]], mesh: Mesh | None, zero: int
+    weights: Sequence[Array | None],
+    layout: Layout,
+    mesh: Mesh | None,
+    zero: int,
+    expert_axes: Sequence[str] = ("expert",),
 ) -> tuple[list[Entered], list[Any]]:
     """How weights enter an island, and their specs. Where they are whole along `fsdp`, nothing is moved.
 
@@ -273,22 +227,29 @@ def _enter(
     entered: list[Entered] = []
     specs: list[Any] = []
     for weight, axes in zip(weights, layout, strict=True):
-        divided = _divided(mesh, axes, PARAMETER_RULES)
-        if weight is None or zero == 3 or not _active(mesh, "fsdp"):
+        divided, whole = (_divided(mesh, axes, parameter_rules(axes, expert_axes, level)) for level in (3, zero))
+        if weight is None or not _shards(mesh, axes, expert_axes) or zero == 3:
             entered.append(weight)
             specs.append(divided)
         else:
-            whole = _divided(mesh, axes, REPLICATED_RULES)
             entered.append((weight, lax.stop_gradient(weight)) if zero == 2 else (None, weight))
             specs.append((divided, whole))
     return entered, specs
 
 
-def _gather(entered: Sequence[Entered], layout: Sequence[tuple[str, ...]], mesh: Mesh | None) -> list[Any]:
+def _shards(mesh: Mesh | None, axes: tuple[str, ...], expert_axes: Sequence[str]) -> tuple[str, ...]:
+    """`fsdp`, where it divides the weight's width."""
+    entry = parameter_rules(axes, expert_axes)["embed"] or ()
+    return _active(mesh, *((entry,) if isinstance(entry, str) else entry))
+
+
+def _gather(
+    entered: Sequence[Entered], layout: Layout, mesh: Mesh | None, expert_axes: Sequence[str] = ("expert",)
+) -> tuple[Any, ...]:
     """Weights whole along `fsdp`; gradients of shards are reduce-scattered over it, then summed over other ranks."""
-    shards = _active(mesh, "fsdp")
     weights: list[Any] = []
     for weight, axes in zip(entered, layout, strict=True):
+        shards = _shards(mesh, axes, expert_axes)
         if isinstance(weight, tuple):
             shard, whole = weight
             weights.append(whole if shard is None else _held(shard, whole, axes.index("embed")))
@@ -296,7 +257,7 @@ def _gather(entered: Sequence[Entered], layout: Sequence[tuple[str, ...]], mesh:
             weights.append(weight)
         else:
             weights.append(lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True))
-    return weights
+    return tuple(weights)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -106,6 +106,7 @@ class Pipeline:
         layers: Any,
         x_MBTD: Array,
         shared: Any,
+        combine: Callable[[Any, int], Any],
     ) -> tuple[Array, Any]:
         """Take every microbatch through all layers.
 
@@ -117,9 +118,10 @@ class Pipeline:
             layers: what tells layers apart, in the order of memory, [P, ...].
             x_MBTD: the residual stream before the first layer.
             shared: what every layer reads of a microbatch, tree of [M, ...].
+            combine: `(outputs, axis)`, to take the microbatches' outputs together.
 
         Returns:
-            x_MBTD after the last layer, and the stages' outputs by layer, summed over the microbatches, [L, ...].
+            x_MBTD after the last layer, and the stages' outputs by layer, of all microbatches, [L, ...].
         """
         stages, rounds, num_micro = self.stages, self.rounds, x_MBTD.shape[0]
         slots = jax.tree.map(self._slots, (params, layers))
@@ -156,20 +158,18 @@ class Pipeline:
         zero_SBTD = self._constrain(jnp.zeros_like(x_KSBTD[0]))
         start = zero_SBTD, zero_SBTD, zero_SBTD, jnp.zeros_like(x_KSBTD)
         (_, _, _, done_KSBTD), outputs = lax.scan(tick, start, jnp.arange(self.num_ticks(num_micro)))
-        return done_KSBTD.reshape(x_MBTD.shape), jax.tree.map(self._by_layer(num_micro), outputs)
+        outputs = combine(self._by_microbatch(num_micro, outputs), 2)
+        layered = jax.tree.map(lambda a: a.reshape(self.num_places, *a.shape[3:])[: self.num_layers], outputs)
+        return done_KSBTD.reshape(x_MBTD.shape), layered
 
-    def _by_layer(self, num_micro: int) -> Callable[[Array], Array]:
-        """From the stages' outputs at every tick [ticks, S, J, ...] to their sums over microbatches, [L, ...]."""
+    def _by_microbatch(self, num_micro: int, outputs: Any) -> Any:
+        """From the stages' outputs at every tick [ticks, S, J, ...] to those that count, [R, S, M, J, ...]."""
         round_, stage, micro = np.meshgrid(
             np.arange(self.rounds), np.arange(self.stages), np.arange(num_micro), indexing="ij"
         )
         group, place = np.divmod(micro, self.stages)
         tick = (group * self.rounds + round_) * self.stages + place + stage
-
-        def select(outputs: Array) -> Array:
-            return outputs[tick, stage].sum(2).reshape(self.num_places, *outputs.shape[3:])[: self.num_layers]
-
-        return select
+        return jax.tree.map(lambda a: a[tick, stage], outputs)
 
     def _slots(self, leaf: Array) -> Array:
         """[P, ...] in the order of memory as [S, R, J, ...]."""

@@ -29,9 +29,6 @@ PARAMETER_RULES: Rules = MappingProxyType(
 )
 """How parameters and optimizer state are stored."""
 
-REPLICATED_RULES: Rules = MappingProxyType({**PARAMETER_RULES, "embed": None})
-"""How parameters are stored where mesh.zero is under 3: whole along `fsdp`."""
-
 ACTIVATION_RULES: Rules = MappingProxyType(
     {
         "batch": BATCH_AXES,
@@ -47,6 +44,30 @@ ACTIVATION_RULES: Rules = MappingProxyType(
     }
 )
 """How activations, and weights gathered for use, lie on the mesh."""
+
+
+def parameter_rules(axes: Sequence[str | None], expert_axes: Sequence[str] = ("expert",), zero: int = 3) -> Rules:
+    """Rules of one parameter: a mesh axis that divides the experts divides nothing else of their tensors.
+
+    Args:
+        axes: its logical axes.
+        expert_axes: mesh axes over which the experts are divided.
+        zero: as mesh.zero: under 3 parameters are stored whole along `fsdp`.
+    """
+    stored = PARAMETER_RULES if zero == 3 else MappingProxyType({**PARAMETER_RULES, "embed": None})
+    if "expert" not in axes:
+        return stored
+    rules = {name: _without(entry, expert_axes) for name, entry in stored.items()}
+    return MappingProxyType(rules | {"expert": _entry(expert_axes)})
+
+
+def _without(entry: MeshAxes, taken: Sequence[str]) -> MeshAxes:
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    return _entry([name for name in names if name not in taken])
+
+
+def _entry(names: Sequence[str]) -> MeshAxes:
+    return tuple(names) if len(names) > 1 else next(iter(names), None)
 
 
 def to_partition_spec(axes: Sequence[str | None], rules: Rules) -> PartitionSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import Config
@@ -17,7 +18,7 @@ from maxtrain.train.feed import abstract_batch
 from maxtrain.train.parts import Parts, build_parts
 
 _NOTES = {
-    "parameters": "float32",
+    "parameters": "as they are stored",
     "moments": "the optimizer's state",
     "gradients": "float32, the sum over microbatches",
     "activations": "kept for the backward pass of a microbatch, or of all in a pipeline",
@@ -124,7 +125,7 @@ def _known(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
         moments=_bytes_on_a_device(state.opt_state),
         gradients=_bytes_on_a_device(
             jax.tree.map(
-                lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+                lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=sharding),
                 state.params,
                 gradients,
             )

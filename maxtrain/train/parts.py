@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtrain.config.batch_plan import BatchPlan
+from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import Config
 from maxtrain.model import Model
-from maxtrain.optim import make_optimizer, make_schedule
+from maxtrain.optim import Optimizer, make_optimizer, make_schedule
 from maxtrain.parallel.mesh import make_mesh
 from maxtrain.train.state import TrainState, abstract_state, init_key, new_state
 from maxtrain.train.step import Batch, Metrics, make_train_step
@@ -31,7 +31,7 @@ class Parts:
 
     mesh: Mesh
     model: Model
-    optimizer: optax.GradientTransformation
+    optimizer: Optimizer
     abstract_state: TrainState
     new_state: Callable[[Array], TrainState]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -51,7 +51,8 @@ def build_model(config: Config, mesh: Mesh) -> Model:
         kernels=config.train.kernels,
         mesh=mesh,
         pipeline=config.pipeline,
-        zero=config.mesh.zero,
+        max_logits=config.optimizer.qk_clip is not None,
+        layout=config.mesh,
     )
 
 
@@ -66,7 +67,18 @@ def build_parts(config: Config, plan: BatchPlan, num_domains: int) -> Parts:
     mesh = make_mesh(config.mesh)
     model = build_model(config, mesh)
     axes = {spec.path: spec.axes for spec in model.table}
-    optimizer = make_optimizer(config.optimizer, model.abstract_params(), axes)
+    optimizer = make_optimizer(
+        config.optimizer,
+        jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            model.abstract_params(),
+            model.update_shardings(),
+        ),
+        axes,
+        factors=multipliers(config.model),
+        order=model.memory_order,
+        seed=config.run.seed,
+    )
     step = make_train_step(model, optimizer, make_schedule(config.schedule, plan), config, num_domains)
     abstract = abstract_state(model, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)

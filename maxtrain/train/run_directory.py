@@ -14,7 +14,14 @@ from maxtrain.core.errors import UserError
 from maxtrain.core.files import DirectoryLock, write_atomic
 from maxtrain.loader import compare_fingerprints
 
-_FIXED = ("model", "run.seed", "optimizer.name")
+_FIXED = (
+    "model",
+    "run.seed",
+    "precision.parameters",
+    "optimizer.name",
+    "optimizer.mu_dtype",
+    "optimizer.nu_dtype",
+)
 """Parts of the config that a resume may not change; the data has the loader's fingerprint."""
 _FREE_MODEL = {"model.dropout", "model.init_std", "model.depth_scaled_init", "model.z_weight"}
 

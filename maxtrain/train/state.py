@@ -4,22 +4,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
-from optax.contrib import MuonState
 
+from maxtrain.core.trees import from_paths, leaf_paths
 from maxtrain.model import Model
+from maxtrain.optim import Optimizer, OptimizerState
 
 _INIT, _DROPOUT = range(2)
-"""Purposes of randomness, folded into the run's seed."""
-
-
-_SLOTS: dict[type, dict[str, str]] = {
-    optax.ScaleByAdamState: {"mu": "mu", "nu": "nu", "count": "count"},
-    MuonState: {"mu": "momentum", "count": "momentum_count", "ns_coeffs": "ns_coeffs"},
-}
-"""Fields of the optimizers' states and their names on disk."""
+"""Purposes of randomness, folded into the run's seed; `optim.rounding` has the next."""
 
 
 class TrainState(NamedTuple):
@@ -29,7 +22,7 @@ class TrainState(NamedTuple):
     """
 
     params: Any
-    opt_state: Any
+    opt_state: OptimizerState
     expert_bias: Array
     step: Array
     updates: Array
@@ -51,51 +44,51 @@ def dropout_keys(seed: int, step: Array, num_rows: int) -> Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_rows))
 
 
-def new_state(model: Model, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+def new_state(model: Model, optimizer: Optimizer, key: Array) -> TrainState:
     """State before the first step; jit it with out_shardings so that parameters are born sharded."""
     params = model.init(key)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(params, optimizer.init(params), model.expert_bias(), zero, zero, zero)
 
 
-def abstract_state(model: Model, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> TrainState:
+def abstract_state(model: Model, optimizer: Optimizer, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, dtypes and shardings of the state.
 
     What the optimizer keeps of a parameter is divided over `fsdp` whatever mesh.zero is; all else is replicated.
     """
     shapes = jax.eval_shape(lambda: new_state(model, optimizer, init_key(0)))
-    shardings = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(model.update_shardings())}
+    shardings = dict(leaf_paths(model.update_shardings()))
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def annotate(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding = replicated) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    def annotate_slot(leaf: jax.ShapeDtypeStruct, name: str) -> jax.ShapeDtypeStruct:
+    def annotate_slot(name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         _, _, parameter = name.partition("/")
         return annotate(leaf, shardings.get(parameter, replicated))
 
+    slots = {name: annotate_slot(name, leaf) for name, leaf in leaf_paths(shapes.opt_state)}
+
     return jax.tree.map(annotate, shapes)._replace(
         params=jax.tree.map(annotate, shapes.params, model.shardings()),
-        opt_state=jax.tree.map(annotate_slot, shapes.opt_state, _slot_names(shapes.opt_state)),
+        opt_state=from_paths(shapes.opt_state, slots),
     )
 
 
 def to_saved(state: TrainState, model: Model) -> dict[str, Any]:
     """The state as nested dictionaries for a checkpoint, whose leaves know neither optimizer chains nor stages.
 
-    The optimizer's state is flat: `mu/PARAMETER`, `nu/PARAMETER` and `count` of Adam, `momentum/PARAMETER`,
-    `momentum_count` and `ns_coeffs` of Muon. Stacks are in the order of layers. An abstract state stays abstract.
+    The optimizer's state is flat: `mu/PARAMETER` and `nu/PARAMETER` of Adam, `momentum/PARAMETER` of Muon, `count`.
+    Stacks are in the order of layers. An abstract state stays abstract.
     """
-    names = jax.tree.leaves(_slot_names(state.opt_state))
-    saved = {**state._asdict(), "opt_state": dict(zip(names, jax.tree.leaves(state.opt_state), strict=True))}
+    saved = {**state._asdict(), "opt_state": dict(leaf_paths(state.opt_state))}
     return _move_staged(saved, model, to_disk=True)
 
 
 def from_saved(saved: dict[str, Any], like: TrainState, model: Model) -> TrainState:
     """Inverse of to_saved, with the structure of `like` (which may be abstract)."""
     saved = _move_staged(saved, model, to_disk=False)
-    slots = saved["opt_state"]
-    return TrainState(**{**saved, "opt_state": jax.tree.map(lambda name: slots[name], _slot_names(like.opt_state))})
+    return TrainState(**{**saved, "opt_state": from_paths(like.opt_state, saved["opt_state"])})
 
 
 def _move_staged(saved: dict[str, Any], model: Model, *, to_disk: bool) -> dict[str, Any]:
@@ -108,7 +101,7 @@ def _move_staged(saved: dict[str, Any], model: Model, *, to_disk: bool) -> dict[
     first = None if size % pipeline.stages else "pipeline"
 
     def move_leaf(path: tuple, leaf: Any) -> Any:
-        if not model.is_staged(_name(path)):
+        if not model.is_staged(jax.tree_util.keystr(path, simple=True, separator="/")):
             return leaf
         sharding = NamedSharding(pipeline.mesh, PartitionSpec(first, *leaf.sharding.spec[1:]))
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -116,31 +109,3 @@ def _move_staged(saved: dict[str, Any], model: Model, *, to_disk: bool) -> dict[
         return jax.jit(move, out_shardings=sharding)(leaf)
 
     return jax.tree_util.tree_map_with_path(move_leaf, saved)
-
-
-def _slot_names(opt_state: Any) -> Any:
-    """The name on disk of every leaf of an optimizer's state, in the same structure.
-
-    Raises:
-        ValueError: a part of it has no name, or two leaves have one.
-    """
-
-    def name_part(part: Any) -> Any:
-        if type(part) not in _SLOTS:
-            raise ValueError(f"a part of the optimizer's state has no name on disk: {type(part).__name__}")
-        fields = {
-            field: jax.tree_util.tree_map_with_path(lambda path, _, slot=slot: _name(path, slot), getattr(part, field))
-            for field, slot in _SLOTS[type(part)].items()
-        }
-        return part._replace(**fields)
-
-    names = jax.tree.map(name_part, opt_state, is_leaf=lambda part: type(part) in _SLOTS)
-    leaves = jax.tree.leaves(names)
-    if len(set(leaves)) < len(leaves):
-        raise ValueError(f"two leaves of the optimizer's state have one name: {sorted(leaves)}")
-    return names
-
-
-def _name(path: tuple, slot: str | None = None) -> str:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return "/".join(part for part in (slot, name) if part)

@@ -10,7 +10,7 @@ from jax import Array
 
 from maxtrain.config.schema import Config
 from maxtrain.model import LossAux, Model
-from maxtrain.optim import GROUPS, group_tree
+from maxtrain.optim import GROUPS, Optimizer, clip_factors, group_tree
 from maxtrain.train.state import TrainState, dropout_keys
 
 # A microbatches  B rows of a microbatch  T tokens  R rows of the batch (A·B)  L MoE layers  E experts
@@ -39,8 +39,8 @@ def batch_gradients(
         in_flight: microbatches that the pipeline takes at once, None for all; of no effect without stages.
 
     Returns:
-        The gradient of the summed loss (float32, like params), the summed loss, and the sums beside it; per-row
-        values come as [A·B]. Divide by the number of target tokens for means.
+        The gradient of the summed loss (float32; in the format of params where there is one microbatch), the summed
+        loss, and the sums beside it; per-row values come as [A·B]. Divide by the number of target tokens for means.
     """
     grad = jax.value_and_grad(model.loss, has_aux=True)
 
@@ -58,16 +58,20 @@ def batch_gradients(
     if jax.tree.leaves(passes)[0].shape[0] == 1:
         return one_pass(first)
 
-    def add(carry: tuple, part: tuple) -> tuple[tuple, tuple[Array, Array]]:
+    def add(carry: tuple, part: tuple) -> tuple[tuple, tuple[Array, Array, Any]]:
         grads, total, aux = one_pass(part)
-        rows, sums = (aux.nll_B, aux.weight_B), aux._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
-        return jax.tree.map(jnp.add, carry, (grads, total, sums)), rows
+        parts = (aux.nll_B, aux.weight_B, aux.max_logits)
+        return jax.tree.map(jnp.add, carry, (grads, total, summed(aux))), parts
+
+    def summed(aux: LossAux) -> LossAux:
+        return aux._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()), max_logits={})
 
     _, _, aux_shape = jax.eval_shape(one_pass, first)
-    aux_shape = aux_shape._replace(nll_B=jnp.zeros(()), weight_B=jnp.zeros(()))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (params, jnp.zeros(()), aux_shape))
-    (grads, total, aux), (nll, weight) = jax.lax.scan(add, zeros, passes)
-    return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1))
+    aux_shape = summed(aux_shape)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), (params, jnp.zeros(()), aux_shape))
+    (grads, total, aux), (nll, weight, logits) = jax.lax.scan(add, zeros, passes)
+    logits = jax.tree.map(lambda leaf: leaf.max(0), logits)
+    return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1), max_logits=logits)
 
 
 def _divide(model: Model, tree: Any) -> Any:
@@ -79,7 +83,7 @@ def _divide(model: Model, tree: Any) -> Any:
 
 def make_train_step(
     model: Model,
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     schedule: Callable[[Array], Array],
     config: Config,
     num_domains: int,
@@ -119,7 +123,10 @@ def make_train_step(
         grads = jax.tree.map(lambda leaf: leaf * scale, sums)
         direction, opt_state = optimizer.update(grads, state.opt_state, params)
         lr = schedule(state.updates)
-        moved = jax.tree.map(lambda leaf, step: leaf - lr * step, params, direction)
+        clipped = {}
+        if config.optimizer.qk_clip is not None:
+            clipped = clip_factors(aux.max_logits, config.optimizer.qk_clip, config.model.kv_heads)
+        moved = optimizer.apply(params, direction, lr, state.updates, clipped)
         expert_bias = state.expert_bias
         if moe is not None and moe.balance == "bias":
             load = aux.expert_load
@@ -143,7 +150,7 @@ def make_train_step(
             "grad_norm": grad_norm,
             "grad_norm_by_group": jnp.sqrt(squares),
             "update_norm": jnp.where(ok, lr * optax.tree.norm(direction), 0.0),
-            "param_norm": optax.tree.norm(params),
+            "param_norm": optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)),
             "lr": lr,
             "batch_digest": _digest(batch["tokens"]),
             "target_tokens": targets,
@@ -174,7 +181,7 @@ def _squares_by_group(grads: Any, groups: Any) -> Array:
     """Sums of squares of the gradient, one a group in the order of GROUPS (float32)."""
     sums = {group: jnp.zeros(()) for group in GROUPS}
     for leaf, group in zip(jax.tree.leaves(grads), jax.tree.leaves(groups), strict=True):
-        sums[group] += jnp.sum(jnp.square(leaf))
+        sums[group] += jnp.sum(jnp.square(leaf.astype(jnp.float32)))
     return jnp.stack([sums[group] for group in GROUPS])
 
 

@@ -17,7 +17,7 @@ from maxtrain.train.state import to_saved
 ROWS, LENGTH, VOCABULARY = 32, 32, 128
 
 
-def parity_config(mesh: dict[str, int], num_micro: int = 1, **sections: dict[str, Any]) -> Config:
+def parity_config(mesh: dict[str, int], num_micro: int = 1, /, **sections: dict[str, Any]) -> Config:
     """Eight experts, shared expert, first layer dense, windows; float32; sections change some keys of it.
 
     `zero` may stand among the mesh's axes.
@@ -150,7 +150,7 @@ def on_mesh():
 def build_on():
     """From a mesh, microbatches a step and changed sections to the model on it."""
 
-    def build(mesh: dict[str, int], num_micro: int = 1, **sections: dict[str, Any]) -> OnMesh:
+    def build(mesh: dict[str, int], num_micro: int = 1, /, **sections: dict[str, Any]) -> OnMesh:
         return OnMesh(parity_config(mesh, num_micro, **sections))
 
     return build

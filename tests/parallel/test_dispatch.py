@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from maxtrain.config.schema import MeshConfig
 from maxtrain.model.kernels.attention import attention
@@ -21,9 +21,9 @@ from maxtrain.model.kernels.feed_forward import feed_forward
 from maxtrain.parallel.dispatch import (
     sharded_attention,
     sharded_cross_entropy,
-    sharded_experts,
     sharded_feed_forward,
 )
+from maxtrain.parallel.exchange import Exchange, sharded_experts
 from maxtrain.parallel.mesh import make_mesh
 from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
 
@@ -99,7 +99,7 @@ def block(params, batch, mesh, implementation="auto"):
     scores = jax.nn.softmax(jnp.einsum("BTD,DE->BTE", x, params["router"]))
     weight, index = jax.lax.top_k(scores, TOP_K)
     index = jnp.where(batch["segment_ids"][..., None] > 0, index, -1)
-    x = x + sharded_experts(
+    y, _ = sharded_experts(
         x,
         index,
         weight,
@@ -107,8 +107,10 @@ def block(params, batch, mesh, implementation="auto"):
         params["expert_up"],
         params["expert_down"],
         mesh=mesh,
+        exchange=Exchange(),
         compute=partial(experts, activation="swiglu", **options),
     )
+    x = x + y
     total, nll, z = sharded_cross_entropy(
         x,
         params["output"],
@@ -191,92 +193,29 @@ def test_target_outside_the_vocabulary_is_nan_on_every_mesh():
 COLLECTIVE = re.compile(r"= .*? (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 
 
-def inventory(sizes, kernel):
-    """Kinds of collectives in the compiled gradient of one island."""
-    mesh = make_mesh(MeshConfig(**sizes))
-    params, data = on_mesh(mesh, parameters(), batch())
-    options = {"activation": "swiglu", "compute_dtype": jnp.float32}
-
-    def loss(params, x):
-        if kernel == "feed_forward":
-            y = sharded_feed_forward(
-                x, params["gate"], params["up"], params["down"], mesh=mesh, compute=partial(feed_forward, **options)
-            )
-        else:
-            index = jnp.broadcast_to(jnp.arange(TOP_K), (B, T, TOP_K))
-            y = sharded_experts(
-                x,
-                index,
-                jnp.ones((B, T, TOP_K)),
-                params["expert_gate"],
-                params["expert_up"],
-                params["expert_down"],
-                mesh=mesh,
-                compute=partial(experts, **options),
-            )
-        return jnp.sum(y * y)
-
-    used = {name: params[name] for name in AXES if (name.startswith("expert_")) == (kernel == "experts")}
-    shardings = {name: value.sharding for name, value in used.items()}, data["x"].sharding
-    compiled = jax.jit(jax.grad(loss, argnums=(0, 1)), out_shardings=shardings).lower(used, data["x"]).compile()
-    return Counter(COLLECTIVE.findall(compiled.as_text() or ""))
-
-
 @pytest.mark.parametrize(
-    ("sizes", "kernel", "expected"),
+    ("sizes", "expected"),
     [
         # Replicas exchange nothing but gradients.
-        ({"data": 8}, "feed_forward", {"all-reduce": 1}),
-        ({"data": 8}, "experts", {"all-reduce": 1}),
+        ({"data": 8}, {"all-reduce": 1}),
         # The output, and the input's gradient.
-        ({"tensor": 8}, "feed_forward", {"all-reduce": 2}),
+        ({"tensor": 8}, {"all-reduce": 2}),
         # Weights are gathered, their gradients scattered; rows stay.
-        ({"fsdp": 8}, "feed_forward", {"all-gather": 3, "reduce-scatter": 3}),
-        # Rows are gathered over `expert`, outputs scattered; weights stay.
-        ({"expert": 8}, "experts", {"all-gather": 4, "reduce-scatter": 2}),
+        ({"fsdp": 8}, {"all-gather": 3, "reduce-scatter": 3}),
     ],
 )
-def test_collectives_are_those_meant(sizes, kernel, expected):
-    found = inventory(sizes, kernel)
+def test_collectives_are_those_meant(sizes, expected):
+    mesh = make_mesh(MeshConfig(**sizes))
+    params, data = on_mesh(mesh, parameters(), batch())
+    compute = partial(feed_forward, activation="swiglu", compute_dtype=jnp.float32)
+
+    def loss(params, x):
+        y = sharded_feed_forward(x, params["gate"], params["up"], params["down"], mesh=mesh, compute=compute)
+        return jnp.sum(y * y)
+
+    used = {name: params[name] for name in ("gate", "up", "down")}
+    shardings = {name: value.sharding for name, value in used.items()}, data["x"].sharding
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1)), out_shardings=shardings).lower(used, data["x"]).compile()
+    found = Counter(COLLECTIVE.findall(compiled.as_text() or ""))
     assert set(found) == set(expected)
     assert all(found[kind] <= most for kind, most in expected.items()), found
-
-
-def test_islands_run_under_a_vmap_over_stages():
-    """A pipeline will map islands over its stages: equal to a loop, and no stage's weights leave it."""
-    shape = {"data": 1, "fsdp": 2, "pipeline": 2, "expert": 2, "context": 1, "tensor": 1}
-    mesh = jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=(AxisType.Auto,) * 6)
-    names = ("expert_gate", "expert_up", "expert_down")
-    stacked = {name: jnp.stack([parameters()[name], 0.5 * parameters()[name]]) for name in names}
-    x = jax.random.normal(jax.random.key(5), (2, B, T, D))
-    index = jnp.broadcast_to(jnp.arange(B)[:, None, None] + jnp.arange(TOP_K), (B, T, TOP_K)).astype(jnp.int32) % E
-
-    def stage(params, x, mesh):
-        return sharded_experts(
-            x,
-            index,
-            jnp.ones(index.shape),
-            *(params[name] for name in names),
-            mesh=mesh,
-            compute=partial(experts, activation="swiglu", compute_dtype=jnp.float32),
-        )
-
-    def loss(params, x, mesh):
-        mapped = jax.vmap(partial(stage, mesh=mesh), spmd_axis_name="pipeline" if mesh else None)
-        return jnp.sum(jnp.square(mapped(params, x)))
-
-    shardings = {
-        name: NamedSharding(mesh, to_partition_spec(("layers", *AXES[name]), PARAMETER_RULES)) for name in names
-    }
-    rows = NamedSharding(mesh, PartitionSpec("pipeline", ("data", "fsdp", "expert")))
-    step = jax.jit(jax.grad(partial(loss, mesh=mesh), argnums=(0, 1)), out_shardings=(shardings, rows))
-    arguments = jax.device_put(stacked, shardings), jax.device_put(x, rows)
-    gradients = step(*arguments)
-    expected = jax.jit(jax.grad(partial(loss, mesh=None), argnums=(0, 1)))(stacked, x)
-    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
-        assert relative(a, b) <= 1e-5
-    text = step.lower(*arguments).compile().as_text() or ""
-    assert set(COLLECTIVE.findall(text)) == {"all-gather", "reduce-scatter"}
-    groups = set(re.findall(r"all-gather\(.*?replica_groups=(\S+?), ", text))
-    # Devices are numbered fsdp · pipeline · expert: a group never holds both stages.
-    assert groups <= {"{{0,1},{2,3},{4,5},{6,7}}", "{{0,4},{1,5},{2,6},{3,7}}", "[4,2]<=[8]", "[4,2]<=[2,4]T(1,0)"}

@@ -21,6 +21,10 @@ def test_mesh_equals_one_device(on_mesh, one_device, assert_parity, mesh, num_mi
     assert_parity(on_mesh(num_micro, **mesh).train(5), one_device)
 
 
+def test_experts_folded_onto_fsdp_equal_one_device(build_on, one_device, assert_parity):
+    assert_parity(build_on({"fsdp": 8}, mesh={"expert_fold": ("fsdp",)}).train(5), one_device)
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("mesh", [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 2, "fsdp": 2, "expert": 2}])
 @pytest.mark.parametrize("zero", [1, 2])

@@ -91,7 +91,7 @@ def test_schedule_carries_each_microbatch_through_the_layers_in_order(stages, ro
     numbers = jax.numpy.arange(len(order))
     micro = jax.numpy.arange(num_micro) * 100
     start = jax.numpy.broadcast_to(micro[:, None, None], (num_micro, 2, 3))
-    x, sums = jax.jit(lambda x: pipeline.run(stage, numbers[order], numbers[order], x, micro))(start)
+    x, sums = jax.jit(lambda x: pipeline.run(stage, numbers[order], numbers[order], x, micro, jax.numpy.sum))(start)
     expected = np.array(start)
     for layer in range(len(order)):
         expected = (expected * 31 + layer + np.asarray(micro)[:, None, None]) % 9973

@@ -29,7 +29,7 @@ TOP = max(LAYERS.values()) + 1
 """Row of the entry modules at the top of the package."""
 CORPUS_MAY_IMPORT = {"core", "config", "dataset", "tokenizer", "corpus"}
 WITHOUT_JAX = {"config", "core", "corpus", "dataset", "loader", "monitor", "plan", "tokenizer"}
-MAY_USE_JAX = {"core/trees.py"}
+MAY_USE_JAX = {"core/random_bits.py", "core/trees.py"}
 JAX = {"chex", "flax", "jax", "jaxlib", "optax", "orbax"}
 LATE = {
     ("core/files.py", "tensorstore"): "0.3 s of start-up, for remote paths only",

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from maxtrain.config.checks.backend import Backend, check_backend
 from maxtrain.config.checks.batch import check_batch
 from maxtrain.config.checks.data import check_data
+from maxtrain.config.checks.experts import check_experts
 from maxtrain.config.checks.mesh import axis_sizes, check_mesh
 from maxtrain.config.checks.model import check_model
+from maxtrain.config.checks.optim import check_optimizer
 from maxtrain.config.checks.pipeline import check_pipeline
 from maxtrain.config.checks.remat import check_remat
 from maxtrain.config.checks.run import check_run
@@ -18,9 +20,11 @@ __all__ = ["Backend", "axis_sizes", "check_config", "check_or_raise"]
 _CHECKS: tuple[Callable[[Config, Mapping[str, int] | None], Iterator[Violation]], ...] = (
     check_model,
     check_remat,
+    check_experts,
     check_batch,
     check_pipeline,
     check_data,
+    check_optimizer,
     check_run,
 )
 

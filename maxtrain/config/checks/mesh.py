@@ -85,7 +85,7 @@ def _check_sizes(mesh: MeshConfig, num_devices: int | None) -> Iterator[Violatio
         )
 
 
-def _tensor_sizes(model: ModelConfig) -> dict[str, int]:
+def _tensor_sizes(model: ModelConfig, expert_axes: tuple[str, ...]) -> dict[str, int]:
     """What mesh.tensor divides, by key."""
     sizes = {
         "model.num_heads": model.num_heads,
@@ -96,7 +96,8 @@ def _tensor_sizes(model: ModelConfig) -> dict[str, int]:
     if moe is None or moe.first_dense > 0:
         sizes["model.d_ff"] = model.d_ff
     if moe is not None:
-        sizes["model.moe.d_expert"] = moe.d_expert
+        if "tensor" not in expert_axes:
+            sizes["model.moe.d_expert"] = moe.d_expert
         if moe.num_shared:
             sizes["model.moe.d_shared × num_shared"] = moe.num_shared * (moe.d_shared or moe.d_expert)
     return sizes
@@ -119,11 +120,9 @@ def check_mesh(config: Config, num_devices: int | None) -> Iterator[Violation]:
     mesh, model = config.mesh, config.model
     yield from check_axes(mesh, num_devices)
     sizes = axis_sizes(mesh, num_devices) or {axis: max(getattr(mesh, axis), 1) for axis in MESH_AXES}
-    yield from _divides("tensor", sizes["tensor"], _tensor_sizes(model))
+    yield from _divides("tensor", sizes["tensor"], _tensor_sizes(model, mesh.expert_axes))
     yield from _divides("fsdp", sizes["fsdp"], {"model.d_model": model.d_model})
-    if model.moe is not None:
-        yield from _divides("expert", sizes["expert"], {"model.moe.num_experts": model.moe.num_experts})
-    elif sizes["expert"] > 1:
+    if model.moe is None and sizes["expert"] > 1:
         yield Violation(
             "mesh.expert", sizes["expert"], "the model has no experts (model.moe is null)", "use mesh.data or mesh.fsdp"
         )

@@ -140,11 +140,25 @@ def _check_capacity(config: Config, moe: MoeConfig) -> Iterator[Violation]:
         )
 
 
+def _check_parametrization(model: ModelConfig) -> Iterator[Violation]:
+    base = model.parametrization
+    if base is None:
+        return
+    path = "model.parametrization.base_num_layers"
+    if base.kind == "completep" and base.base_num_layers is None:
+        limit = "completep needs the layers at which init_std, learning rate and epsilon were tuned"
+        yield Violation(path, None, limit, "give them, or set model.parametrization.kind to mup")
+    if base.kind == "mup" and base.base_num_layers is not None:
+        limit = "has no effect with model.parametrization.kind = mup, which knows widths only"
+        yield Violation(path, base.base_num_layers, limit, "set null, or model.parametrization.kind to completep")
+
+
 def check_model(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Heads, positions, experts, and what is not available yet; independent of the mesh."""
     model, moe = config.model, config.model.moe
     yield from _check_attention(model)
     yield from _check_rope(model)
+    yield from _check_parametrization(model)
     if model.num_mtp:
         yield Violation("model.num_mtp", model.num_mtp, "multi-token prediction is not available yet", "set 0")
     if model.dropout == 1:

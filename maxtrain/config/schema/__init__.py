@@ -14,13 +14,14 @@ from maxtrain.config.schema.data import (
 from maxtrain.config.schema.model import (
     ModelConfig,
     MoeConfig,
+    ParametrizationConfig,
     PrecisionConfig,
     RematConfig,
     RematRange,
     RopeConfig,
     RopeScaling,
 )
-from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
+from maxtrain.config.schema.optim import PARAMETER_GROUPS, GroupConfig, GuardConfig, OptimizerConfig, ScheduleConfig
 from maxtrain.config.schema.run import (
     BATCH_AXES,
     MESH_AXES,
@@ -38,6 +39,7 @@ from maxtrain.config.schema.types import Section, parse_count
 __all__ = [
     "BATCH_AXES",
     "MESH_AXES",
+    "PARAMETER_GROUPS",
     "WEIGHT_UNITS",
     "BatchConfig",
     "BatchWarmup",
@@ -46,6 +48,7 @@ __all__ = [
     "DataConfig",
     "DomainConfig",
     "EvaluationConfig",
+    "GroupConfig",
     "GuardConfig",
     "LoggingConfig",
     "MeshConfig",
@@ -53,6 +56,7 @@ __all__ = [
     "ModelConfig",
     "MoeConfig",
     "OptimizerConfig",
+    "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",
     "Range",

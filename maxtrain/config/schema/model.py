@@ -83,6 +83,19 @@ class MoeConfig(Section):
     """Null: dropless. Else, in training, an expert takes at most factor × tokens × top_k / num_experts of a row."""
 
 
+class ParametrizationConfig(Section):
+    """Initial deviations, rates and factors that keep a base model's hyperparameters right at other sizes."""
+
+    kind: Literal["mup", "completep"]
+    """`mup`: maximal update, over widths (Yang 2022); `completep`: over depths too (Dey 2025)."""
+    base_d_model: PositiveInt
+    """Width at which init_std, learning rate and epsilon were tuned."""
+    base_num_layers: PositiveInt | None = None
+    """Layers at which they were tuned; required with completep, null with mup."""
+    base_head_dim: PositiveInt | None = None
+    """Head width of the base model, where attention scales are 1 / sqrt(head_dim); null for the model's own."""
+
+
 class ModelConfig(Section):
     """A pre-norm decoder."""
 
@@ -123,7 +136,9 @@ class ModelConfig(Section):
     init_std: PositiveReal = 0.02
     """Standard deviation of the truncated normal that weights start from."""
     depth_scaled_init: bool = True
-    """Divide the initial deviation of output projections by sqrt(2 × num_layers)."""
+    """Divide the initial deviation of output projections by sqrt(2 × num_layers), with completep base_num_layers."""
+    parametrization: ParametrizationConfig | None = None
+    """Multipliers for transfer over sizes; null for the standard parametrization."""
     moe: MoeConfig | None = None
     """Mixture-of-experts layers; null for a dense model."""
     num_mtp: NonNegativeInt = 0
@@ -153,8 +168,10 @@ class ModelConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """Number formats. Parameters, optimizer state, norms, router and loss statistics are always float32."""
+    """Number formats. Tables, norms, router and loss statistics are always float32; see also optimizer.mu_dtype."""
 
+    parameters: DType = "float32"
+    """How the layers' matrices are stored, and a microbatch's gradients of them; see optimizer.stochastic_rounding."""
     compute: Literal["float32", "bfloat16", "float8"] = "float32"
     """Operands of matrix products, summed in float32. `float8`: products with weights of attention, feed-forwards and
     experts (e4m3, gradients e5m2), all others bfloat16."""

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from maxtrain.config.schema.model import DType
 from maxtrain.config.schema.types import (
     Count,
     Fraction,
@@ -16,9 +17,27 @@ from maxtrain.config.schema.types import (
 
 Beta = Annotated[float, BeforeValidator(as_float), Field(ge=0, lt=1)]
 
+PARAMETER_GROUPS = ("embedding", "attention", "feed_forward", "experts", "router", "norms", "output")
+"""Groups of parameters: norms of gradients are told by them, and optimizer.groups sets them apart.
+
+`feed_forward` holds dense layers and shared experts, `attention` its projections and gate.
+"""
+
+
+class GroupConfig(Section):
+    """What one group of parameters does otherwise."""
+
+    lr_factor: NonNegativeReal = 1.0
+    """Factor on the learning rate, of the decay too; 0 freezes the group."""
+    weight_decay: NonNegativeReal | None = None
+    """Decay of the group; null for optimizer.weight_decay, or 0 where the group is exempt."""
+
 
 class OptimizerConfig(Section):
-    """AdamW (Loshchilov 2019) or Muon (Jordan 2024) for matrices with AdamW for the rest."""
+    """AdamW (Loshchilov 2019), or Muon (Jordan 2024) for the layers' matrices with AdamW for the rest.
+
+    A Muon update has the root mean square of AdamW's (Liu 2025), so that one learning rate serves both.
+    """
 
     name: Literal["adamw", "muon"] = "adamw"
     """Which optimizer."""
@@ -38,6 +57,16 @@ class OptimizerConfig(Section):
     """Muon's momentum (Nesterov); only with `muon`."""
     muon_iterations: PositiveInt = 5
     """Newton–Schulz iterations; only with `muon`."""
+    qk_clip: PositiveReal | None = None
+    """Scale the queries and keys of a head whose attention logit exceeds this (MuonClip: 100); null for none."""
+    groups: dict[str, GroupConfig] = Field(default_factory=dict)
+    """By group: embedding, attention, feed_forward (shared experts too), experts, router, norms or output."""
+    mu_dtype: DType = "float32"
+    """How the first moment, or Muon's momentum, is stored."""
+    nu_dtype: DType = "float32"
+    """How Adam's second moment is stored."""
+    stochastic_rounding: bool = False
+    """Round what is stored in bfloat16 up or down at random, right on average, instead of to the nearest."""
 
 
 class ScheduleConfig(Section):

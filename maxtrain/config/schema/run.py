@@ -8,10 +8,12 @@ from maxtrain.config.schema.data import BatchConfig, DataConfig
 from maxtrain.config.schema.model import ModelConfig, PrecisionConfig, RematConfig
 from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
 from maxtrain.config.schema.types import (
+    AsTuple,
     NonNegativeInt,
     NonNegativeReal,
     PositiveCount,
     PositiveInt,
+    PositiveReal,
     Section,
 )
 
@@ -20,6 +22,7 @@ MESH_AXES = ("data", "fsdp", "pipeline", "expert", "context", "tensor")
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes over which the rows of a batch are divided."""
 
+FoldAxis = Literal["data", "fsdp", "context", "tensor"]
 AxisSize = Annotated[int, Field(ge=-1)]
 
 
@@ -51,6 +54,19 @@ class MeshConfig(Section):
     """Shards of heads, hidden widths and vocabulary."""
     zero: Literal[1, 2, 3] = 3
     """What mesh.fsdp divides (Rajbhandari 2020): 1 the optimizer's state, 2 gradients too, 3 parameters too."""
+    expert_fold: Annotated[tuple[FoldAxis, ...], AsTuple] = ()
+    """Further axes that divide the experts, instead of what they divide elsewhere: fsdp keeps experts whole."""
+    exchange: Literal["auto", "all_to_all", "ragged", "ring", "dense"] = "auto"
+    """How rows meet experts of other ranks; `auto`: all_to_all. `ragged` needs GPU or TPU; `dense` is for tests."""
+    exchange_factor: Annotated[PositiveReal, Field(ge=1)] = 1.25
+    """Size of the buffers of all_to_all and ragged, in what an even load needs."""
+    exchange_overflow: Literal["replay", "drop"] = "replay"
+    """What a full buffer leaves: `replay` sends it in further rounds, exactly; `drop` counts it as dropped."""
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Mesh axes that divide the experts, in device order."""
+        return tuple(axis for axis in MESH_AXES if axis in ("expert", *self.expert_fold))
 
 
 class PipelineConfig(Section):

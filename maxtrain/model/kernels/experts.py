@@ -40,6 +40,7 @@ def experts(
     *,
     first_expert: Array | int = 0,
     num_experts: int | None = None,
+    most_choices: int | None = None,
     activation: str,
     compute_dtype: Any,
     implementation: Implementation = "auto",
@@ -58,6 +59,8 @@ def experts(
         down_EFD: their down projections.
         first_expert: number of the first expert held here; may be traced.
         num_experts: experts in all, which only tunes the size of the blocks; None for E.
+        most_choices: bound on the choices of experts held here, which saves memory; None for N · k. Those above it
+            would be left out.
         activation: `swiglu`, `geglu` or `relu2`.
         compute_dtype: type of the products' operands; they accumulate in float32.
         implementation: `auto`, or `reference`: every expert on every row.
@@ -71,7 +74,10 @@ def experts(
     if implementation == "reference":
         return _dense(x_ND, local_Nk, weight_Nk, weights, activation, compute_dtype)
     expected = local_Nk.size // (num_experts or up_EDF.shape[0])
-    return _sparse(x_ND, local_Nk, weight_Nk, weights, expected, activation, compute_dtype)
+    if most_choices is not None:
+        expected = most_choices // up_EDF.shape[0]
+    most = min(most_choices or local_Nk.size, local_Nk.size)
+    return _sparse(x_ND, local_Nk, weight_Nk, weights, expected, most, activation, compute_dtype)
 
 
 def _dense(
@@ -87,7 +93,7 @@ def _dense(
 
 
 class Order(NamedTuple):
-    """The choices in the order of their experts; whatever the blocks."""
+    """The choices in the order of their experts, as many as there can be; whatever the blocks."""
 
     choice_M: Array
     """Choice (row · k + j) at each place, stable."""
@@ -108,12 +114,12 @@ class Blocks(NamedTuple):
     """First block of each expert, and the number of all blocks: (E + 1,)."""
 
 
-def sort_by_expert(local_Nk: Array, num_local: int) -> Order:
-    """Order the choices by expert; those of no expert (-1) come last."""
+def sort_by_expert(local_Nk: Array, num_local: int, most: int | None = None) -> Order:
+    """Order the choices by expert; those of no expert (-1) come last, and only the first `most` are kept."""
     key_M = jnp.where(local_Nk < 0, num_local, local_Nk).reshape(-1).astype(jnp.int32)
     expert_M, choice_M = lax.sort_key_val(key_M, lax.iota(jnp.int32, key_M.size), is_stable=True)
     count_E = jnp.zeros(num_local + 1, jnp.int32).at[key_M].add(1)
-    return Order(choice_M, expert_M, jnp.cumsum(count_E) - count_E)
+    return Order(choice_M[:most], expert_M[:most], jnp.cumsum(count_E) - count_E)
 
 
 def _num_positions(order: Order, block_rows: int) -> int:
@@ -122,7 +128,7 @@ def _num_positions(order: Order, block_rows: int) -> int:
     return (num_choices // block_rows + min(num_local, num_choices)) * block_rows
 
 
-def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
+def lay_out(order: Order, num_rows: int, top_k: int, block_rows: int) -> Blocks:
     """Give every choice a position so that no block holds rows of two experts."""
     num_choices, num_local = order.choice_M.size, order.start_E.size - 1
     num_positions = _num_positions(order, block_rows)
@@ -132,9 +138,10 @@ def lay_out(order: Order, top_k: int, block_rows: int) -> Blocks:
     position_M = jnp.where(
         order.expert_M < num_local, lax.iota(jnp.int32, num_choices) + shift_E[order.expert_M], num_positions
     )
-    choice_P = jnp.full(num_positions, num_choices, jnp.int32)
+    choice_P = jnp.full(num_positions, num_rows * top_k, jnp.int32)
     choice_P = choice_P.at[position_M].set(order.choice_M, mode="drop", unique_indices=True)
-    back_M = jnp.zeros_like(position_M).at[order.choice_M].set(position_M, unique_indices=True)
+    back_M = jnp.full(num_rows * top_k, num_positions, jnp.int32)
+    back_M = back_M.at[order.choice_M].set(position_M, unique_indices=True)
     return Blocks(choice_P, back_M.reshape(-1, top_k), first_E)
 
 
@@ -186,7 +193,7 @@ def _forward_rows(
 ) -> tuple[Array, PreActivations]:
     """The output, and the pre-activations by position, in num_kept rows (as many whatever the platform)."""
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
-    blocks = lay_out(order, top_k, block_rows)
+    blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
     kept = jax.tree.map(lambda w: unwritten((num_kept, w.shape[2]), storage_dtype(compute_dtype)), weights[:2])
 
@@ -231,7 +238,7 @@ def _backward_rows(
     compute_dtype: Any,
 ) -> tuple[Array, Array, Weights]:
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
-    blocks = lay_out(order, top_k, block_rows)
+    blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     num_positions = blocks.choice_P.size
     weight_M = jnp.append(weight_Nk.reshape(-1), jnp.float32(0))
 
@@ -262,17 +269,18 @@ def _backward_rows(
     return dx_ND, jnp.where(blocks.position_Nk < num_positions, dweight_Nk, 0.0), dweights
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def _sparse(
     x_ND: Array,
     local_Nk: Array,
     weight_Nk: Array,
     weights: Weights,
     expected: int,
+    most: int,
     activation: str,
     compute_dtype: Any,
 ) -> Array:
-    return _sparse_forward(x_ND, local_Nk, weight_Nk, weights, expected, activation, compute_dtype)[0]
+    return _sparse_forward(x_ND, local_Nk, weight_Nk, weights, expected, most, activation, compute_dtype)[0]
 
 
 Kept = tuple[Array, Order, Array, Weights, PreActivations]
@@ -284,18 +292,19 @@ def _sparse_forward(
     weight_Nk: Array,
     weights: Weights,
     expected: int,
+    most: int,
     activation: str,
     compute_dtype: Any,
 ) -> tuple[Array, Kept]:
-    arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0]), weight_Nk, weights
-    most = max(_num_positions(arguments[1], rows) for rows in _block_rows(expected))
-    run = partial(_forward_rows, num_kept=most, activation=activation, compute_dtype=compute_dtype)
+    arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0], most), weight_Nk, weights
+    num_kept = max(_num_positions(arguments[1], rows) for rows in _block_rows(expected))
+    run = partial(_forward_rows, num_kept=num_kept, activation=activation, compute_dtype=compute_dtype)
     y_ND, before = per_platform(run, *_block_rows(expected), *arguments)
     return y_ND, (*arguments, named(before))
 
 
 def _sparse_backward(
-    expected: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
+    expected: int, most: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
 ) -> tuple[Array, None, Array, Weights]:
     run = partial(_backward_rows, activation=activation, compute_dtype=compute_dtype)
     dx_ND, dweight_Nk, dweights = per_platform(run, *_block_rows(expected), *kept, dy_ND)

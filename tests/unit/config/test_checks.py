@@ -75,6 +75,36 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             ["remat.layers=[{first: 0, last: 1, policy: full}, {first: 1, last: 1, policy: none}]"],
             "remat.layers.1.first = 1: layer 1 is in remat.layers.0 too; make the ranges disjoint",
         ),
+        (
+            ["model.parametrization={kind: completep, base_d_model: 16}"],
+            "model.parametrization.base_num_layers = null: completep needs the layers at which",
+        ),
+        (
+            ["model.parametrization={kind: mup, base_d_model: 16, base_num_layers: 2}"],
+            "model.parametrization.base_num_layers = 2: has no effect with model.parametrization.kind = mup",
+        ),
+        # optimizer
+        (
+            ["optimizer.groups={routers: {lr_factor: 0.5}}"],
+            "optimizer.groups.routers = {'lr_factor': 0.5}: is no group of parameters; did you mean router?",
+        ),
+        (
+            ["optimizer.groups={router: {lr_factor: 0.5}}"],
+            "optimizer.groups.router = {'lr_factor': 0.5}: has no effect: the model has no experts (model.moe is null)",
+        ),
+        (
+            ["model.tie_embeddings=true", "optimizer.groups={output: {lr_factor: 0.5}}"],
+            "optimizer.groups.output = {'lr_factor': 0.5}: has no effect: the output projection is the embedding",
+        ),
+        (["precision.parameters=bfloat16"], "precision.parameters = bfloat16: would lose every update under 1/256"),
+        (
+            ["optimizer.stochastic_rounding=true"],
+            "optimizer.stochastic_rounding = true: has no effect: parameters and moments are stored in float32",
+        ),
+        (
+            ["optimizer.qk_clip=100", "model.qk_norm=true"],
+            "optimizer.qk_clip = 100.0: has no effect with model.qk_norm, which normalises away",
+        ),
         # experts
         (
             [MOE, "model.moe.d_shared=16"],
@@ -314,6 +344,34 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "mesh.expert = 3: must divide model.moe.num_experts = 8; set mesh.expert to 1 or 2 or 4 or 8",
         ),
         (
+            [MOE, "mesh={fsdp: 2, tensor: 2, expert_fold: [fsdp, tensor]}", "model.moe.num_experts=6"],
+            "mesh.expert_fold = [fsdp, tensor]: divides the experts over fsdp 2 × expert 1 × tensor 2 = 4 ranks, which "
+            "must divide model.moe.num_experts = 6; fold fewer axes, or let the ranks be 1 or 2 or 3 or 6",
+        ),
+        (
+            [MOE, "mesh={fsdp: 2, expert_fold: [fsdp, fsdp]}"],
+            "mesh.expert_fold = [fsdp, fsdp]: names fsdp twice; name each axis once",
+        ),
+        (
+            [
+                "mesh.expert=4",
+                "batch.micro_batch=2",
+                "model.moe={num_experts: 24, top_k: 2, d_expert: 8, num_groups: 6, top_groups: 2}",
+            ],
+            "mesh.expert = 4: must divide model.moe.num_groups = 6 or be a multiple of it, or a token that uses 2 "
+            "groups would travel to more ranks than they need; set model.moe.num_groups to 2 or 4 or 8 or 12 or 24",
+        ),
+        (["mesh.exchange=ring"], "mesh.exchange = ring: has no effect, for model.moe is null; set auto"),
+        (["mesh.expert_fold=[fsdp]"], "mesh.expert_fold = [fsdp]: has no effect, for model.moe is null; remove it"),
+        (
+            [MOE, "mesh.exchange=ring", "mesh.exchange_factor=1.5"],
+            "mesh.exchange_factor = 1.5: has no effect, for mesh.exchange = ring has no buffers; set 1.25",
+        ),
+        (
+            [MOE, "mesh.exchange=dense", "mesh.exchange_overflow=drop"],
+            "mesh.exchange_overflow = drop: has no effect, for mesh.exchange = dense has no buffers; set replay",
+        ),
+        (
             ["mesh.expert=2"],
             "mesh.expert = 2: the model has no experts (model.moe is null); use mesh.data or mesh.fsdp",
         ),
@@ -333,6 +391,8 @@ def test_a_broken_rule_is_told_alone(make: MakeConfig, overrides: list[str], mes
         [MOE, "model.moe.first_dense=4"],
         [MOE, "model.moe.num_groups=4", "model.moe.top_groups=2", "model.moe.top_k=4"],
         [MOE, "model.d_ff=63", "model.moe.first_dense=0", "mesh.tensor=2"],
+        [MOE, "model.moe.d_expert=31", "mesh={tensor: 2, expert_fold: [tensor]}"],
+        [MOE, "mesh={fsdp: 2, expert_fold: [fsdp], exchange_factor: 1, exchange_overflow: drop}"],
         ["model.head_dim=8", "model.d_model=33"],
         ["model.window=8", "model.global_every=2"],
         ["model.rope.scaling={kind: linear, factor: 2}"],

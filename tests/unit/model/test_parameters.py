@@ -7,10 +7,10 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from maxtrain.config.load import load_config
 from maxtrain.config.schema import MESH_AXES
+from maxtrain.core.random_bits import fold, key_words, truncated_normal, uniform
 from maxtrain.core.trees import leaf_paths
 from maxtrain.model import Model
 from maxtrain.model.parameters import ParameterSpec, init_params, to_tree
-from maxtrain.model.random_bits import fold, key_words, truncated_normal, uniform
 from maxtrain.plan import count_parameters
 
 

@@ -131,7 +131,7 @@ def test_experts_without_rows_are_never_worked_through():
 @pytest.mark.parametrize("kind", ["random", "one", "empty_expert", "padding", "nobody"])
 def test_layout_gives_each_choice_a_place_of_its_own(kind):
     index = routing(kind)
-    blocks = lay_out(sort_by_expert(index, E), TOP_K, 16)
+    blocks = lay_out(sort_by_expert(index, E), N, TOP_K, 16)
     flat, position = np.asarray(index).reshape(-1), np.asarray(blocks.position_Nk).reshape(-1)
     choice, first = np.asarray(blocks.choice_P), np.asarray(blocks.first_E)
     for m in np.flatnonzero(flat >= 0):
@@ -139,6 +139,16 @@ def test_layout_gives_each_choice_a_place_of_its_own(kind):
         assert first[flat[m]] <= position[m] // 16 < first[flat[m] + 1]
     assert (position[flat < 0] == choice.size).all()
     assert (choice < flat.size).sum() == (flat >= 0).sum()
+
+
+def test_a_bound_on_the_choices_saves_positions_and_changes_nothing():
+    x, weight, *weights, _ = inputs()
+    index = routing("padding")
+    most = int((index >= 0).sum())
+    compute = partial(experts_function, x, index, weight, *weights, activation="swiglu", compute_dtype=jnp.float32)
+    assert lay_out(sort_by_expert(index, E, most), N, TOP_K, 16).choice_P.size < N * TOP_K
+    for bound in (most, 10 * N):
+        np.testing.assert_allclose(compute(most_choices=bound), compute(), rtol=1e-5, atol=1e-6)
 
 
 def test_block_rows_follow_the_load():

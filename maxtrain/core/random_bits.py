@@ -46,8 +46,8 @@ def fold(key: Key, number: jax.Array | np.ndarray | int) -> Key:
     return threefry(key, jnp.zeros_like(number), number)
 
 
-def uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """float32 in [0, 1), 23 bits each; a key for every array (words of shape [])."""
+def random_bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
+    """uint32; a key for every array (words of shape [])."""
     rest = math.prod(shape[1:])
     assert rest < 2**32, f"an index of shape {shape} does not fit two words"
     low = jnp.zeros(shape, jnp.uint32)
@@ -55,9 +55,16 @@ def uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
     for dim in range(len(shape) - 1, 0, -1):
         low = low + jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * jnp.uint32(stride)
         stride *= shape[dim]
-    x, y = threefry(key, jax.lax.broadcasted_iota(jnp.uint32, shape, 0), low)
+    high = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) if shape else jnp.uint32(0)
+    x, y = threefry(key, high, low)
+    return x ^ y
+
+
+def uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
+    """float32 in [0, 1), 23 bits each; a key for every array (words of shape [])."""
     # The mantissa of a number in [1, 2).
-    return jax.lax.bitcast_convert_type(((x ^ y) >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1.0
+    bits = (random_bits(key, shape) >> 9) | jnp.uint32(0x3F800000)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32) - 1.0
 
 
 def truncated_normal(key: Key, bound: float, shape: tuple[int, ...]) -> jax.Array:

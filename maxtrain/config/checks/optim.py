@@ -1,0 +1,53 @@
+"""The optimizer: options that cannot act, and groups of parameters that the model does not have."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from maxtrain.config.schema import PARAMETER_GROUPS, Config, ModelConfig
+from maxtrain.config.violations import Violation
+
+
+def _absent_groups(model: ModelConfig) -> dict[str, str]:
+    """Groups without parameters, and why."""
+    absent = {}
+    if model.tie_embeddings:
+        absent["output"] = "the output projection is the embedding (model.tie_embeddings)"
+    if model.moe is None:
+        absent |= dict.fromkeys(("experts", "router"), "the model has no experts (model.moe is null)")
+    elif not model.moe.first_dense and not model.moe.num_shared:
+        absent["feed_forward"] = "every feed-forward is of routed experts"
+    return absent
+
+
+def _check_groups(config: Config) -> Iterator[Violation]:
+    absent = _absent_groups(config.model)
+    for name, group in config.optimizer.groups.items():
+        path = f"optimizer.groups.{name}"
+        if name not in PARAMETER_GROUPS:
+            near = get_close_matches(name, PARAMETER_GROUPS, n=1, cutoff=0.5)
+            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(PARAMETER_GROUPS)}"
+            yield Violation(path, group.model_dump(exclude_unset=True), "is no group of parameters", cure)
+        elif name in absent:
+            yield Violation(path, group.model_dump(exclude_unset=True), f"has no effect: {absent[name]}", "delete it")
+
+
+def _check_storage(config: Config) -> Iterator[Violation]:
+    optimizer, precision = config.optimizer, config.precision
+    if precision.parameters == "bfloat16" and not optimizer.stochastic_rounding:
+        limit = "would lose every update under 1/256 of its parameter, rounded to the nearest"
+        cure = "set optimizer.stochastic_rounding to true, or precision.parameters to float32"
+        yield Violation("precision.parameters", "bfloat16", limit, cure)
+    stored = {precision.parameters, optimizer.mu_dtype, optimizer.nu_dtype}
+    if optimizer.stochastic_rounding and "bfloat16" not in stored:
+        limit = "has no effect: parameters and moments are stored in float32"
+        cure = "set false, or optimizer.mu_dtype, optimizer.nu_dtype or precision.parameters to bfloat16"
+        yield Violation("optimizer.stochastic_rounding", True, limit, cure)
+
+
+def check_optimizer(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
+    """Groups that are there, number formats that keep what they are given, a clip that can act."""
+    yield from _check_groups(config)
+    yield from _check_storage(config)
+    if config.optimizer.qk_clip is not None and config.model.qk_norm:
+        limit = "has no effect with model.qk_norm, which normalises away any factor on queries and keys"
+        yield Violation("optimizer.qk_clip", config.optimizer.qk_clip, limit, "set null, or model.qk_norm to false")

@@ -1,0 +1,95 @@
+"""Muon, bfloat16 moments and stochastic rounding on meshes against one device."""
+
+import functools
+import math
+import re
+from collections import Counter
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from maxtrain.config.schema import MeshConfig
+from maxtrain.optim.muon import Matrices, orthogonalise
+from maxtrain.parallel.mesh import make_mesh
+from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
+from tests.parallel.conftest import OnMesh, farthest, parity_config, relative
+
+COLLECTIVE = re.compile(r"= .*? (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+EXPERTS, OUTPUT = ("layers", "expert", "embed", "mlp"), ("layers", "heads", "head_dim", "embed")
+
+
+def weight(axes):
+    """Stacked matrices; three layers divide over no mesh."""
+    shape = {EXPERTS: (3, 8, 16, 24), OUTPUT: (3, 8, 4, 16)}[axes]
+    return jax.random.normal(jax.random.key(0), shape)
+
+
+@functools.cache
+def on_one_device(axes):
+    return np.asarray(jax.jit(lambda x: orthogonalise(x, Matrices.of(axes), None, 5))(weight(axes)))
+
+
+@pytest.mark.parametrize(
+    ("axes", "sizes", "collectives"),
+    [
+        (EXPERTS, {"fsdp": 8}, {"all-to-all": 2}),
+        (EXPERTS, {"expert": 8}, {}),
+        (EXPERTS, {"tensor": 4, "fsdp": 2}, {"all-to-all": 4}),
+        (EXPERTS, {"data": 2, "fsdp": 2, "expert": 2}, {"all-to-all": 2, "all-gather": 1}),
+        (OUTPUT, {"tensor": 4, "fsdp": 2}, {"all-to-all": 4}),
+        (OUTPUT, {"expert": 2, "fsdp": 4}, {"all-to-all": 2}),
+    ],
+    ids=str,
+)
+def test_matrices_are_divided_not_gathered(axes, sizes, collectives):
+    x, mesh = weight(axes), make_mesh(MeshConfig(**sizes))
+    sharding = NamedSharding(mesh, to_partition_spec(axes, PARAMETER_RULES))
+    function = jax.jit(
+        lambda x: orthogonalise(x, Matrices.of(axes), sharding, 5), in_shardings=sharding, out_shardings=sharding
+    )
+    text = function.lower(x).compile().as_text() or ""
+    assert relative(function(jax.device_put(x, sharding)), on_one_device(axes)) < 2e-6
+    assert Counter(COLLECTIVE.findall(text)) == collectives
+    # In whole matrices, the most that one array of a device holds: its share of them, rounded up; where axes hold
+    # copies, what it stores.
+    count = math.prod(x.shape[: Matrices.of(axes).num_stacking])
+    shapes = [tuple(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)]
+    held = max(map(math.prod, shapes)) * count / x.size
+    stored = count / math.prod(mesh.shape[axis] for entry in sharding.spec if entry for axis in (entry,))
+    assert held <= max(math.ceil(count / mesh.size), stored) + 1e-9, (held, count)
+
+
+SMALL: dict[str, Any] = {
+    "model": {
+        "num_layers": 2,
+        "window": None,
+        "global_every": 0,
+        "attention_gate": False,
+        "moe": {"num_experts": 8, "top_k": 2, "d_expert": 32},
+    },
+    "optimizer": {"name": "muon"},
+}
+
+
+@functools.cache
+def trained(**mesh):
+    return OnMesh(parity_config(mesh, 1, **SMALL)).train(3)
+
+
+LONG = pytest.mark.campaign
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [{"fsdp": 8}, pytest.param({"expert": 8}, marks=LONG), pytest.param({"tensor": 4, "fsdp": 2}, marks=LONG)],
+    ids=str,
+)
+def test_muon_equals_one_device(mesh):
+    for line, other in zip(trained().lines, trained(**mesh).lines, strict=True):
+        np.testing.assert_array_equal(other["expert_load"], line["expert_load"])
+        assert relative(other["loss"], line["loss"]) < 2e-6
+    far = farthest(trained(**mesh).params, trained().params)
+    assert far[1] < 1e-5, far
