@@ -152,7 +152,7 @@ def sweep(
             continue
         measured = {size: measure(resize(config, **{name: size}), steps) for size in sorted(set(sizes))}
         if name == "depth":
-            measured = {size: _thirds(coordinates, size) for size, coordinates in measured.items()}
+            measured = {size: _by_part(coordinates, size) for size, coordinates in measured.items()}
         exponents = slopes(measured)
         found[f"{name}s"] = {
             "sizes": {size: coordinates.sizes for size, coordinates in measured.items()},
@@ -163,8 +163,8 @@ def sweep(
     return found
 
 
-def _thirds(coordinates: Coordinates, depth: int) -> Coordinates:
-    """Keep the first, the middle and the last layer, named so, that depths can be compared."""
-    names = {"embedding": "embedding", "layer 0": "first layer", f"layer {(depth - 1) // 2}": "middle layer"}
+def _by_part(coordinates: Coordinates, depth: int) -> Coordinates:
+    """Keep the middle and the last layer, named so, that depths can be compared at the same part of the way."""
+    names = {"embedding": "embedding", f"layer {(depth - 1) // 2}": "middle layer"}
     names |= {f"layer {depth - 1}": "last layer", "logits": "logits"}
     return Coordinates(*({new: values[old] for old, new in names.items()} for values in coordinates))

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from maxtrain.config.schema import MeshConfig
+from maxtrain.model.kernels.max_logits import max_logits
 from maxtrain.optim.muon import Matrices, orthogonalise
 from maxtrain.parallel.mesh import make_mesh
 from maxtrain.parallel.rules import PARAMETER_RULES, to_partition_spec
@@ -23,7 +24,7 @@ EXPERTS, OUTPUT = ("layers", "expert", "embed", "mlp"), ("layers", "heads", "hea
 
 def weight(axes):
     """Stacked matrices; three layers divide over no mesh."""
-    shape = {EXPERTS: (3, 8, 16, 24), OUTPUT: (3, 8, 4, 16)}[axes]
+    shape = {EXPERTS: (4, 8, 16, 24), OUTPUT: (3, 8, 4, 16)}[axes]
     return jax.random.normal(jax.random.key(0), shape)
 
 
@@ -39,6 +40,7 @@ def on_one_device(axes):
         (EXPERTS, {"expert": 8}, {}),
         (EXPERTS, {"tensor": 4, "fsdp": 2}, {"all-to-all": 4}),
         (EXPERTS, {"data": 2, "fsdp": 2, "expert": 2}, {"all-to-all": 2, "all-gather": 1}),
+        (EXPERTS, {"pipeline": 2, "fsdp": 4}, {"all-to-all": 2}),
         (OUTPUT, {"tensor": 4, "fsdp": 2}, {"all-to-all": 4}),
         (OUTPUT, {"expert": 2, "fsdp": 4}, {"all-to-all": 2}),
     ],
@@ -62,6 +64,17 @@ def test_matrices_are_divided_not_gathered(axes, sizes, collectives):
     assert held <= max(math.ceil(count / mesh.size), stored) + 1e-9, (held, count)
 
 
+def test_max_logits_of_divided_rows_and_heads():
+    keys = jax.random.split(jax.random.key(0))
+    q, k = (jax.random.normal(key, (8, 20, heads, 4)) for key, heads in zip(keys, (8, 4), strict=True))
+    ids = jax.numpy.ones((8, 20), "int32").at[:, 15:].set(2)
+    measure = functools.partial(max_logits, window=6, scale=0.5, compute_dtype=jax.numpy.float32)
+    mesh = make_mesh(MeshConfig(tensor=4, fsdp=2))
+    heads, rows = (NamedSharding(mesh, PartitionSpec("fsdp", None, *rest)) for rest in (("tensor", None), ()))
+    found = jax.jit(measure)(jax.device_put(q, heads), jax.device_put(k, heads), jax.device_put(ids, rows))
+    np.testing.assert_allclose(found, measure(q, k, ids), rtol=1e-6)
+
+
 SMALL: dict[str, Any] = {
     "model": {
         "num_layers": 2,
@@ -76,7 +89,7 @@ SMALL: dict[str, Any] = {
 
 @functools.cache
 def trained(**mesh):
-    return OnMesh(parity_config(mesh, 1, **SMALL)).train(3)
+    return OnMesh(parity_config(mesh, 1, **SMALL)).train(2)
 
 
 LONG = pytest.mark.campaign
@@ -93,3 +106,24 @@ def test_muon_equals_one_device(mesh):
         assert relative(other["loss"], line["loss"]) < 2e-6
     far = farthest(trained(**mesh).params, trained().params)
     assert far[1] < 1e-5, far
+
+
+@pytest.mark.campaign
+def test_qk_clip_in_a_pipeline_equals_one_device():
+    """A leading dense layer, then stages of two rounds: every head is found again by its layer's number."""
+    model = parity_config({}).model.model_dump() | {
+        "num_layers": 5,
+        "qk_norm": False,
+        "window": None,
+        "global_every": 0,
+    }
+    sections = {"model": model, "optimizer": {"qk_clip": 0.02}}
+    one = OnMesh(parity_config({}, 2, **sections)).train(2)
+    pipeline = parity_config({"pipeline": 2, "expert": 2}, 2, **sections, pipeline={"rounds": 2})
+    staged = OnMesh(pipeline).train(2)
+    far = farthest(staged.params, one.params)
+    assert far[1] < 1e-5, far
+    free = OnMesh(parity_config({}, 2, model=model)).train(2)
+    for kind in ("dense", "moe"):
+        path = f"layers/{kind}/attention/query"
+        assert np.linalg.norm(one.params[path]) < 0.95 * np.linalg.norm(free.params[path])

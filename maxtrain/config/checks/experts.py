@@ -54,7 +54,10 @@ def _check_division(mesh: MeshConfig, moe: MoeConfig, divided: Mapping[str, int]
             cure = f"fold fewer axes, or let the ranks be {say_either(divisors(experts)[-6:])}"
         yield Violation(path, value, f"{by}must divide model.moe.num_experts = {experts:,}", cure)
     elif groups % ranks and ranks % groups:
-        fitting = [near for near in divisors(experts) if near % ranks == 0 or ranks % near == 0]
+        groups_used = range(moe.top_groups, experts + 1)
+        fitting = [
+            near for near in divisors(experts) if near in groups_used and (near % ranks == 0 or ranks % near == 0)
+        ]
         limit = f"{by}must divide model.moe.num_groups = {groups:,} or be a multiple of it, or a token that uses "
         limit += f"{moe.top_groups} groups would travel to more ranks than they need"
         yield Violation(path, value, limit, f"set model.moe.num_groups to {say_either(fitting[-6:])}, or other ranks")

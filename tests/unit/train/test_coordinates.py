@@ -45,11 +45,13 @@ def test_standard_grows_with_width_and_maximal_update_is_flat():
 
 @pytest.mark.campaign
 def test_standard_grows_with_depth_and_completep_is_flat():
-    standard = sweep(config(), 3, 0.25, depths=[2, 8])["depths"]
-    assert "last layer" in standard["drifting"]
-    base = {"kind": "completep", "base_d_model": 32, "base_num_layers": 2}
-    completep = sweep(config(parametrization=base), 3, 0.25, depths=[2, 8])["depths"]
+    standard = sweep(config(init_std=0.05), 3, 0.25, depths=[4, 16])["depths"]
+    assert standard["slopes"]["last layer"] > 0.6
+    assert {"middle layer", "last layer"} <= set(standard["drifting"])
+    base = {"kind": "completep", "base_d_model": 32, "base_num_layers": 4}
+    completep = sweep(config(init_std=0.05, parametrization=base), 3, 0.25, depths=[4, 16])["depths"]
     assert completep["drifting"] == []
+    assert abs(completep["slopes"]["last layer"]) < 0.15
 
 
 def test_a_width_scales_heads_and_hidden_widths_and_keeps_the_head():
