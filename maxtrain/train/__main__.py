@@ -10,7 +10,7 @@ from maxtrain.config.merge import load_source
 from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
 from maxtrain.core.log import configure_logging
-from maxtrain.core.memory import keep_freed_memory
+from maxtrain.core.memory import collect_rarely, keep_freed_memory
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
@@ -87,6 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from maxtrain.train.session import run_training
 
+    collect_rarely()
     return run_training(config, plan, loader, heldout, args.stop_at)
 
 

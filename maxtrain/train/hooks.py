@@ -127,8 +127,9 @@ class SaveHook(Hook):
         with self._clock.phase("save_stall"):
             self._flush()
             self.settle()
-            # The loss has no say: where it is not finite the step was skipped, and the state is that before it.
-            finite = bool(_finite_check()(state))
+            # The loss has no say: where it is not finite the step was skipped, and the state is that before it. A new
+            # state is finite by construction, and compiling the check would keep the first step waiting.
+            finite = step == 0 or bool(_finite_check()(state))
             self._unproven.append(step)
             try:
                 record = self._record(step, self._metrics, finite, self._probation)

@@ -178,7 +178,8 @@ class _Attempt:
                 if step == 0:
                     save.act(step, state)
                     save.finish()
-                if evaluate is not None and evaluate.due(step) and not self._is_evaluated(step):
+                # Not at step 0: it would tell the vocabulary's logarithm and keep the first step waiting.
+                if evaluate is not None and step > 0 and evaluate.due(step) and not self._is_evaluated(step):
                     evaluate.act(step, state)
                 batches = feed(self.loader, feeder, step, self.config.data.prefetch)
                 self.clock.lap()

@@ -110,7 +110,7 @@ class EvaluationConfig(Section):
     """Held-out loss and bits per byte of every domain while training."""
 
     every: NonNegativeInt = 0
-    """Steps between evaluations; 0 for none."""
+    """Steps between evaluations, and after the last step; the initial state is not evaluated. 0 for none."""
     dataset: str | None = None
     """Dataset directory or URL; null for data.dataset, whatever the stages read. Not with synthetic data."""
     split: str = "heldout"
