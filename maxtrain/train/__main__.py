@@ -66,6 +66,11 @@ def main(arguments: list[str] | None = None) -> int:
     plan = plan_batches(config)
     if args.stop_at is not None and args.stop_at > plan.num_steps:
         raise UserError(f"--stop-at {args.stop_at}: the run has {plan.num_steps} steps; leave it out to train them all")
+    if config.profile.steps is not None and config.profile.steps[1] > plan.num_steps:
+        raise UserError(
+            f"profile.steps = {list(config.profile.steps)}: the run has {plan.num_steps} steps; "
+            f"set the last one to at most {plan.num_steps}"
+        )
 
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
     heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None

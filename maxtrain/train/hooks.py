@@ -26,13 +26,24 @@ Seconds = dict[str, float]
 class LogHook(Hook):
     """Writes every step's line to metrics.jsonl, the sinks and the progress line."""
 
-    def __init__(self, build: LineBuilder, journal: Journal | None) -> None:
+    def __init__(self, build: LineBuilder, journal: Journal | None, profiled: tuple[int, int] | None = None) -> None:
         self._build, self._journal = build, journal
+        self._profiled = range(profiled[0], profiled[1] + 1) if profiled else range(0)
+        self._kept: dict[int, dict[str, Any]] = {}
 
     def observe(self, step: int, metrics: Metrics, seconds: Seconds) -> None:
         """Write the step's line."""
         if self._journal is not None:
-            self._journal.stepped(self._build(step, metrics, seconds))
+            line = self._build(step, metrics, seconds)
+            if step in self._profiled:
+                self._kept[step] = line
+            self._journal.stepped(line)
+
+    def add_communication(self, steps: range, fraction: float) -> None:
+        """Write the lines of profiled steps again, with the share of their time that was communication."""
+        for step in steps:
+            if self._journal is not None and step in self._kept:
+                self._journal.restated({**self._kept.pop(step), "communication_fraction": fraction})
 
 
 class GuardHook(Hook):

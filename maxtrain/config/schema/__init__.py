@@ -30,6 +30,7 @@ from maxtrain.config.schema.run import (
     LoggingConfig,
     MeshConfig,
     PipelineConfig,
+    ProfileConfig,
     RunConfig,
     TrainConfig,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",
+    "ProfileConfig",
     "Range",
     "RematConfig",
     "RopeConfig",

@@ -130,6 +130,14 @@ class LoggingConfig(Section):
     """Peak of one device in TFLOP/s, for MFU; null: known accelerators by name, else measured at start."""
 
 
+class ProfileConfig(Section):
+    """Tracing of some steps; it changes no bit of the run."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, AsTuple] = None
+    """First and last step to trace into RUN/profile/, with a table of their time; null for none. An attempt that begins
+    later than two steps before the first traces nothing, as it compiles there."""
+
+
 class Config(Section):
     """One run."""
 
@@ -163,3 +171,5 @@ class Config(Section):
     """What is measured."""
     logging: LoggingConfig = LoggingConfig()
     """What is shown."""
+    profile: ProfileConfig = ProfileConfig()
+    """What is traced."""
