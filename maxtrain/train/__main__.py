@@ -11,7 +11,7 @@ from maxtrain.config.merge import load_source
 from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
 from maxtrain.core.log import configure_logging
-from maxtrain.core.memory import keep_freed_memory
+from maxtrain.core.memory import collect_rarely, keep_freed_memory
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
@@ -73,6 +73,11 @@ def main(arguments: list[str] | None = None) -> int:
     plan = plan_batches(config)
     if args.stop_at is not None and args.stop_at > plan.num_steps:
         raise UserError(f"--stop-at {args.stop_at}: the run has {plan.num_steps} steps; leave it out to train them all")
+    if config.profile.steps is not None and config.profile.steps[1] > plan.num_steps:
+        raise UserError(
+            f"profile.steps = {list(config.profile.steps)}: the run has {plan.num_steps} steps; "
+            f"set the last one to at most {plan.num_steps}"
+        )
 
     loader = heldout = None
     if not args.memory_report:
@@ -106,6 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     from maxtrain.train.session import run_training
 
+    collect_rarely()
     return run_training(config, plan, loader, heldout, args.stop_at)
 
 

@@ -104,6 +104,11 @@ class Journal:
                 sink.write(line)
             self.progress.update(line)
 
+    def restated(self, values: dict[str, Any]) -> None:
+        """Write the line of a step again, which now counts; neither sinks nor the progress line repeat it."""
+        with self._remembering():
+            self.metrics.write(values)
+
     def skipped(self, step: int, **facts: Any) -> None:
         """Record a skipped step."""
         with self._remembering():

@@ -18,6 +18,7 @@ from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import BATCH_AXES, Config
 from maxtrain.loader import HeldOut, Loader
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
+from maxtrain.monitor.step_profile import StepProfile, to_markdown, write_profile
 from maxtrain.monitor.units import human_bytes
 from maxtrain.optim import group_of
 from maxtrain.parallel.agreement import ProcessGroup
@@ -34,6 +35,7 @@ from maxtrain.train.memory import out_of_memory_explained
 from maxtrain.train.metrics import LineBuilder, make_line_builder
 from maxtrain.train.parts import Parts, build_parts
 from maxtrain.train.peak import device_peak_tflops
+from maxtrain.train.profile import ProfileHook
 from maxtrain.train.run_directory import RunDirectory
 from maxtrain.train.state import TrainState, from_saved, to_saved
 from maxtrain.train.stop import StopSignal
@@ -179,11 +181,14 @@ class _Attempt:
         feeder = BatchFeeder(self.parts.mesh, self.config.batch.micro_batch)
         save = self._save_hook(store, step, probation)
         evaluate = self._evaluate_hook(feeder)
+        log = LogHook(self.build_line, self.journal, self.config.profile.steps)
+        profile = self._profile_hook(log, last, stack)
         hooks: list[Hook] = [
-            LogHook(self.build_line, self.journal),
+            log,
             save,
             GuardHook(self.config.guard, self.journal),
             *([evaluate] if evaluate else []),
+            *([profile] if profile else []),
         ]
         stop = StopSignal()
         try:
@@ -191,7 +196,8 @@ class _Attempt:
                 if step == 0:
                     save.act(step, state)
                     save.finish()
-                if evaluate is not None and evaluate.due(step) and not self._is_evaluated(step):
+                # Not at step 0: it would tell the vocabulary's logarithm and keep the first step waiting.
+                if evaluate is not None and step > 0 and evaluate.due(step) and not self._is_evaluated(step):
                     evaluate.act(step, state)
                 batches = feed(self.loader, feeder, step, self.config.data.prefetch)
                 self.clock.lap()
@@ -271,6 +277,22 @@ class _Attempt:
 
         evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
         return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
+
+    def _profile_hook(self, log: LogHook, last: int, stack: ExitStack) -> ProfileHook | None:
+        if self.config.profile.steps is None:
+            return None
+        directory = Path(self.config.run.directory) / "profile"
+
+        def report(profile: StepProfile) -> None:
+            if self.journal is not None:
+                write_profile(directory, profile)
+                log.add_communication(range(profile.first_step, profile.last_step + 1), profile.communication_fraction)
+                self.journal.progress.message(to_markdown(profile))
+
+        mesh = dict(self.parts.mesh.shape)
+        hook = ProfileHook(self.config.profile.steps, directory, mesh, report, end=last, clock=self.clock)
+        stack.callback(hook.close)
+        return hook
 
     def _is_evaluated(self, step: int) -> bool:
         """Whether the results of a step are written: a stop may have come between its save and its evaluation."""

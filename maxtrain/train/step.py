@@ -120,13 +120,14 @@ def make_train_step(
             ok &= grad_norm <= bound
 
         scale = per_token if clip is None else per_token * jnp.minimum(1.0, clip / jnp.maximum(grad_norm, 1e-30))
-        grads = jax.tree.map(lambda leaf: leaf * scale, sums)
-        direction, opt_state = optimizer.update(grads, state.opt_state, params)
         lr = schedule(state.updates)
         clipped = {}
-        if config.optimizer.qk_clip is not None:
-            clipped = clip_factors(aux.max_logits, config.optimizer.qk_clip, config.model.kv_heads)
-        moved = optimizer.apply(params, direction, lr, state.updates, clipped)
+        with jax.named_scope("optimizer"):
+            grads = jax.tree.map(lambda leaf: leaf * scale, sums)
+            direction, opt_state = optimizer.update(grads, state.opt_state, params)
+            if config.optimizer.qk_clip is not None:
+                clipped = clip_factors(aux.max_logits, config.optimizer.qk_clip, config.model.kv_heads)
+            moved = optimizer.apply(params, direction, lr, state.updates, clipped)
         expert_bias = state.expert_bias
         if moe is not None and moe.balance == "bias":
             load = aux.expert_load

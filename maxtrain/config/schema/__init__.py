@@ -31,6 +31,7 @@ from maxtrain.config.schema.run import (
     LoggingConfig,
     MeshConfig,
     PipelineConfig,
+    ProfileConfig,
     RunConfig,
     TrainConfig,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",
+    "ProfileConfig",
     "Range",
     "RematConfig",
     "RematRange",

@@ -114,7 +114,7 @@ class EvaluationConfig(Section):
     """Held-out loss and bits per byte of every domain while training."""
 
     every: NonNegativeInt = 0
-    """Steps between evaluations; 0 for none."""
+    """Steps between evaluations, and after the last step; the initial state is not evaluated. 0 for none."""
     dataset: str | None = None
     """Dataset directory or URL; null for data.dataset, whatever the stages read. Not with synthetic data."""
     split: str = "heldout"
@@ -132,6 +132,14 @@ class LoggingConfig(Section):
     """Write TensorBoard event files."""
     peak_tflops: NonNegativeReal | None = None
     """Peak of one device in TFLOP/s, for MFU; null: known accelerators by name, else measured at start."""
+
+
+class ProfileConfig(Section):
+    """Tracing of some steps; it changes no bit of the run."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, AsTuple] = None
+    """First and last step to trace into RUN/profile/, with a table of their time; null for none. An attempt that begins
+    later than two steps before the first traces nothing, as it compiles there."""
 
 
 class Config(Section):
@@ -167,3 +175,5 @@ class Config(Section):
     """What is measured."""
     logging: LoggingConfig = LoggingConfig()
     """What is shown."""
+    profile: ProfileConfig = ProfileConfig()
+    """What is traced."""

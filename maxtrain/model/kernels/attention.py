@@ -46,6 +46,7 @@ Gradients = tuple[Array, Array, Array]
 Kept = tuple[Array, Array, Array, Array | None, Array, Array]
 
 
+@jax.named_scope("attention")
 def attention(
     q_BTNH: Array,
     k_BTKH: Array,

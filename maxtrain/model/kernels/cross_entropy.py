@@ -20,6 +20,7 @@ DEFAULT_CHUNK_LOGITS = 256 * 2**20
 Losses = tuple[Array, Array, Array]
 
 
+@jax.named_scope("cross_entropy")
 def cross_entropy(
     x_ND: Array,
     output_VD: Array,

@@ -30,6 +30,7 @@ LEAST_BLOCK_ROWS = 16
 """Fewest rows of a block."""
 
 
+@jax.named_scope("experts")
 def experts(
     x_ND: Array,
     index_Nk: Array,

@@ -36,6 +36,7 @@ PreActivations = tuple[Array | None, Array]
 """Products with the gate projection (None for `relu2`) and the up projection."""
 
 
+@jax.named_scope("feed_forward")
 def feed_forward(
     x_ND: Array,
     gate_DF: Array | None,
