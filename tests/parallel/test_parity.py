@@ -12,7 +12,7 @@ MESHES = [
     {"tensor": 4, "fsdp": 2},
     {"data": 2, "fsdp": 2, "expert": 2},
     {"context": 2, "fsdp": 2, "tensor": 2, "sequence_parallel": True},
-    {"context": 2, "data": 2, "expert": 2},
+    {"context": 2, "fsdp": 2, "expert": 2},
 ]
 NAMES = ["-".join(f"{axis}{size}" for axis, size in mesh.items()) for mesh in MESHES] + ["fsdp2-expert2-accumulation2"]
 
