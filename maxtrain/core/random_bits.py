@@ -46,8 +46,14 @@ def fold(key: Key, number: jax.Array | np.ndarray | int) -> Key:
     return threefry(key, jnp.zeros_like(number), number)
 
 
-def random_bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """uint32; a key for every array (words of shape [])."""
+def random_bits(key: Key, shape: tuple[int, ...], first: jax.Array | None = None) -> jax.Array:
+    """uint32; a key for every array (words of shape []).
+
+    Args:
+        key: of the array.
+        shape: of the array.
+        first: index along the first dimension of each of its slices; None to count.
+    """
     rest = math.prod(shape[1:])
     assert rest < 2**32, f"an index of shape {shape} does not fit two words"
     low = jnp.zeros(shape, jnp.uint32)
@@ -55,15 +61,18 @@ def random_bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
     for dim in range(len(shape) - 1, 0, -1):
         low = low + jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * jnp.uint32(stride)
         stride *= shape[dim]
-    high = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) if shape else jnp.uint32(0)
+    if first is not None:
+        high = jnp.broadcast_to(first.astype(jnp.uint32).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    else:
+        high = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) if shape else jnp.uint32(0)
     x, y = threefry(key, high, low)
     return x ^ y
 
 
-def uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """float32 in [0, 1), 23 bits each; a key for every array (words of shape [])."""
+def uniform(key: Key, shape: tuple[int, ...], first: jax.Array | None = None) -> jax.Array:
+    """float32 in [0, 1), 23 bits each; arguments as of `random_bits`."""
     # The mantissa of a number in [1, 2).
-    bits = (random_bits(key, shape) >> 9) | jnp.uint32(0x3F800000)
+    bits = (random_bits(key, shape, first) >> 9) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(bits, jnp.float32) - 1.0
 
 

@@ -13,15 +13,16 @@ from jax.ad_checkpoint import checkpoint_name
 
 from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import ModelConfig
-from maxtrain.model.kernels.attention import attention
+from maxtrain.model.kernels.attention import divisible_attention
 from maxtrain.model.kernels.max_logits import max_logits
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import parameter
 from maxtrain.model.rope import Rotation, rotate
 from maxtrain.model.runtime import Runtime
-from maxtrain.parallel.dispatch import sharded_attention
+from maxtrain.parallel.dispatch import sharded_attention, sharded_input_projections, sharded_output_projection
 
+_Gate = jax.Array | None
 LayerCache = dict[str, jax.Array]
 """`key` and `value` of one layer, [B, S, K, H]; slot s holds position s."""
 
@@ -53,15 +54,16 @@ class GroupedQueryAttention(nnx.Module):
         self, x_BTD: jax.Array, segment_ids_BT: jax.Array | None, rotation: Rotation, window: int | None
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attend within each segment of a row; returns [B, T, D], and the heads' greatest logits [N] if asked for."""
-        q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
-        compute = partial(
-            attention,
+        q_BTNH, k_BTKH, v_BTKH, gate_BTN = self._project_inputs(x_BTD, rotation)
+        attention = divisible_attention(
             window=window,
             scale=self.scale,
             compute_dtype=self.runtime.compute_dtype,
             implementation=self.runtime.implementation,
         )
-        out_BTNH = sharded_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.runtime.mesh, compute=compute)
+        out_BTNH = sharded_attention(
+            q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh=self.runtime.mesh, attention=attention
+        )
         max_logit_N = None
         if self.runtime.max_logits:
             max_logit_N = max_logits(
@@ -71,8 +73,9 @@ class GroupedQueryAttention(nnx.Module):
                 window=window,
                 scale=self.scale,
                 compute_dtype=self.runtime.compute_dtype,
+                place_T=self.runtime.places(x_BTD.shape[1]),
             )
-        return self._project_output(x_BTD, out_BTNH), max_logit_N
+        return self._project_output(out_BTNH, gate_BTN, x_BTD.dtype), max_logit_N
 
     def decode(
         self, x_BTD: jax.Array, positions_BT: jax.Array, rotation: Rotation, window: int | None, cache: LayerCache
@@ -89,7 +92,7 @@ class GroupedQueryAttention(nnx.Module):
         Returns:
             [B, T, D] and the new cache.
         """
-        q_BTNH, k_BTKH, v_BTKH = self._project_inputs(x_BTD, rotation)
+        q_BTNH, k_BTKH, v_BTKH, gate_BTN = self._project_inputs(x_BTD, rotation)
         num_slots = cache["key"].shape[1]
         slots_BT = jnp.where(positions_BT < 0, num_slots, positions_BT)
         rows_B1 = jnp.arange(x_BTD.shape[0])[:, None]
@@ -102,33 +105,55 @@ class GroupedQueryAttention(nnx.Module):
         if window is not None:
             visible_BTS &= slot_S > positions_BT[..., None] - window
         out_BTNH = _attend_to_cache(q_BTNH, cache, visible_BTS, self.scale)
-        return self._project_output(x_BTD, out_BTNH), cache
+        return self._project_output(out_BTNH, gate_BTN, x_BTD.dtype), cache
 
-    def _project_inputs(self, x_BTD: jax.Array, rotation: Rotation) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _project_inputs(self, x_BTD: jax.Array, rotation: Rotation) -> tuple[jax.Array, jax.Array, jax.Array, _Gate]:
+        """Queries, keys, values, and the logits of the output gate [B, T, N] where there is one."""
         runtime = self.runtime
+        outward = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
+        weights = [getattr(self, name)[...] for name in outward]
+        axes: list[tuple[str, ...]] = [("embed", heads, "head_dim") for heads in outward.values()]
+        dtypes = [runtime.linear_dtype for _ in weights]
+        if self.gate is not None:
+            weights.append(self.gate[...])
+            axes.append(("embed", "heads"))
+            dtypes.append(runtime.compute_dtype)
+        q_BTNH, k_BTKH, v_BTKH, *gate = sharded_input_projections(
+            x_BTD,
+            weights,
+            axes,
+            mesh=runtime.mesh,
+            zero=runtime.zero,
+            sequence_parallel=runtime.sequence_parallel,
+            compute=[partial(project, num_inputs=1, compute_dtype=dtype) for dtype in dtypes],
+        )
 
-        def heads(weight: nnx.Param, axis: str, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
-            gathered = runtime.gather(weight[...], "embed", axis, "head_dim")
-            x_BTNH = project(x_BTD, gathered, 1, runtime.linear_dtype)
+        def finish(x_BTNH: jax.Array, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
             if norm is not None:
                 x_BTNH = norm(x_BTNH).astype(x_BTNH.dtype)
             if turn:
                 x_BTNH = rotate(x_BTNH, rotation)
-            return checkpoint_name(runtime.constrain(x_BTNH, "batch", "sequence", axis, "head_dim"), name)
+            return checkpoint_name(runtime.constrain(x_BTNH, "batch", "sequence", outward[name], "head_dim"), name)
 
         return (
-            heads(self.query, "heads", "query", self.query_norm, turn=True),
-            heads(self.key, "kv_heads", "key", self.key_norm, turn=True),
-            heads(self.value, "kv_heads", "value", None, turn=False),
+            finish(q_BTNH, "query", self.query_norm, turn=True),
+            finish(k_BTKH, "key", self.key_norm, turn=True),
+            finish(v_BTKH, "value", None, turn=False),
+            gate[0] if gate else None,
         )
 
-    def _project_output(self, x_BTD: jax.Array, out_BTNH: jax.Array) -> jax.Array:
+    def _project_output(self, out_BTNH: jax.Array, gate_BTN: _Gate, dtype: jnp.dtype) -> jax.Array:
         runtime = self.runtime
-        if self.gate is not None:
-            logits_BTN = project(x_BTD, runtime.gather(self.gate[...], "embed", "heads"), 1, runtime.compute_dtype)
-            out_BTNH = out_BTNH * jax.nn.sigmoid(logits_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
-        output = runtime.gather(self.output[...], "heads", "head_dim", "embed")
-        return project(out_BTNH.astype(x_BTD.dtype), output, 2, runtime.linear_dtype)
+        if gate_BTN is not None:
+            out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTN.astype(jnp.float32))[..., None].astype(out_BTNH.dtype)
+        return sharded_output_projection(
+            out_BTNH.astype(dtype),
+            self.output[...],
+            mesh=runtime.mesh,
+            zero=runtime.zero,
+            sequence_parallel=runtime.sequence_parallel,
+            compute=partial(project, num_inputs=2, compute_dtype=runtime.linear_dtype),
+        )
 
 
 def _attend_to_cache(q_BTNH: jax.Array, cache: LayerCache, visible_BTS: jax.Array, scale: float) -> jax.Array:

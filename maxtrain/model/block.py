@@ -131,20 +131,36 @@ class Block(nnx.Module):
 
     def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, shared: Shared, layer: Layer, purpose: int) -> jax.Array:
         if self.dropout and shared.row_keys_B is not None:
-            y_BTD = drop_out(y_BTD, shared.row_keys_B, layer.number, purpose, self.dropout)
+            place_T = self.runtime.places(x_BTD.shape[1])
+            y_BTD = drop_out(y_BTD, shared.row_keys_B, layer.number, purpose, self.dropout, place_T)
         if self.residual_factor != 1:
             y_BTD = y_BTD * self.residual_factor
-        return self.runtime.constrain(x_BTD + y_BTD, "batch", "sequence", "embed")
+        return self.runtime.constrain(x_BTD + y_BTD, "batch", "residual_sequence", "embed")
 
 
-def drop_out(x_BTD: jax.Array, row_keys_B: jax.Array, layer: jax.Array, purpose: int, rate: float) -> jax.Array:
-    """Dropout (Srivastava 2014) whose mask is a function of (row's key, layer, purpose) alone.
+def drop_out(
+    x_BTD: jax.Array,
+    row_keys_B: jax.Array,
+    layer: jax.Array,
+    purpose: int,
+    rate: float,
+    place_T: jax.Array | None = None,
+) -> jax.Array:
+    """Dropout (Srivastava 2014) whose mask is a function of (row's key, layer, purpose, place in the row) alone.
 
     Neither the mesh nor the cut into microbatches changes a row's mask.
+
+    Args:
+        x_BTD: values.
+        row_keys_B: typed keys.
+        layer: number of the layer.
+        purpose: which of the layer's dropouts.
+        rate: share of values to drop.
+        place_T: place in its row of each token; None where they lie in order.
     """
 
     def mask(key: Key) -> jax.Array:
-        return uniform(fold(fold(key, layer), purpose), x_BTD.shape[1:]) >= rate
+        return uniform(fold(fold(key, layer), purpose), x_BTD.shape[1:], place_T) >= rate
 
     keep = 1 - rate
     scaled = x_BTD / keep if keep else jnp.zeros_like(x_BTD)

@@ -44,6 +44,7 @@ class FeedForward(nnx.Module):
             self.down[...],
             mesh=self.runtime.mesh,
             zero=self.runtime.zero,
+            sequence_parallel=self.runtime.sequence_parallel,
             compute=compute,
         )
         return y_BTD.astype(x_BTD.dtype)

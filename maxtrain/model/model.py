@@ -19,6 +19,7 @@ from maxtrain.core.errors import UserError
 from maxtrain.model.attention import LayerCache
 from maxtrain.model.block import Block, Kind, Layer, LayerStats, Shared, combine_microbatches
 from maxtrain.model.decoder import decode_stack, run_stack
+from maxtrain.model.kernels.common import round_up
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
 from maxtrain.model.norm import RMSNorm
@@ -26,6 +27,7 @@ from maxtrain.model.parameters import ParameterSpec, Params, init_params, parame
 from maxtrain.model.rope import make_rotation
 from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
+from maxtrain.parallel.context import ring_order
 from maxtrain.parallel.dispatch import sharded_cross_entropy
 from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.pipeline import Pipeline
@@ -80,7 +82,7 @@ class Model:
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
         max_logits: measure the greatest attention logit of every head in `loss`.
-        layout: how experts are divided over the mesh and rows meet them, what `fsdp` divides; None for the defaults.
+        layout: what the mesh divides beyond its axes' sizes, and how rows meet experts; None for the defaults.
 
     Raises:
         UserError: the config asks for a part that is not available yet, or not on this mesh's devices.
@@ -111,7 +113,13 @@ class Model:
         groups = {"num_groups": moe.num_groups, "top_groups": moe.top_groups} if moe else {}
         exchange = Exchange.create(self._layout, mesh, **groups)
         self.runtime = Runtime.create(
-            self._precision, kernels, mesh, exchange, max_logits=max_logits, zero=self._layout.zero
+            self._precision,
+            kernels,
+            mesh,
+            exchange,
+            max_logits=max_logits,
+            zero=self._layout.zero,
+            sequence_parallel=self._layout.sequence_parallel,
         )
         self._remat = remat or RematConfig()
         self._unroll = scan_unroll
@@ -228,7 +236,8 @@ class Model:
         Args:
             params: parameters.
             batch: `tokens`, `targets`, `segment_ids` (0 = padding), `positions` (int32) and `weights` (float32), all
-                [B, T]; on a mesh with pipeline stages M microbatches at once, [M, B, T], M a multiple of the stages.
+                [B, T], in ring order where the mesh has a context axis; on a mesh with pipeline stages M microbatches
+                at once, [M, B, T], M a multiple of the stages.
             expert_bias: [MoE layers, E].
             row_keys: typed keys [B] or [M, B] for dropout; None for none.
 
@@ -290,6 +299,7 @@ class Model:
             batch["weights"],
             mesh=self.mesh,
             zero=self.runtime.zero,
+            sequence_parallel=self.runtime.sequence_parallel,
             compute=partial(
                 cross_entropy,
                 z_weight=self.config.z_weight,
@@ -318,6 +328,13 @@ class Model:
         """
         segment_ids = jnp.ones_like(tokens) if segment_ids is None else segment_ids
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
+        num_tokens, num_context = tokens.shape[1], self.runtime.num_context
+        order = ring_order(round_up(num_tokens, 2 * num_context), num_context)
+        if num_context > 1:
+            missing = len(order) - num_tokens
+            tokens, segment_ids, positions = (
+                jnp.pad(a, ((0, 0), (0, missing)))[:, order] for a in (tokens, segment_ids, positions)
+            )
         shared = Shared(
             rotation=make_rotation(positions, self.config.dim_per_head, self.config.rope),
             valid_BT=segment_ids > 0,
@@ -327,6 +344,8 @@ class Model:
         )
         expert_bias = self.expert_bias() if expert_bias is None else expert_bias
         x_BTD, _ = self._run_layers(params, self._embed(params, tokens), shared, expert_bias)
+        if num_context > 1:
+            x_BTD = x_BTD[:, np.argsort(order)[:num_tokens]]
         return self._unembed(params, x_BTD)
 
     def activations(self, params: Params, tokens: jax.Array, expert_bias: jax.Array) -> dict[str, jax.Array]:
@@ -337,6 +356,7 @@ class Model:
             tokens: int32 [B, T].
             expert_bias: [MoE layers, E].
         """
+        assert self.runtime.num_context == 1, "tokens are given in order"
         ones, positions_BT = jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         batch = {"positions": positions_BT, "segment_ids": ones, "weights": None}
         shared, x_BTD = self._share(batch, None), self._embed(params, tokens)
@@ -482,7 +502,10 @@ class Model:
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
         table_VD = self.runtime.gather(params["embedding"]["weight"], "vocab", "embed")
         x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.runtime.activation_dtype)
-        return self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
+        if self.runtime.sequence_parallel:
+            # Divided only afterwards: ranks with tokens of their own would gather the whole table.
+            x_BTD = self.runtime.constrain(x_BTD, "batch", "sequence", "embed")
+        return self.runtime.constrain(x_BTD, "batch", "residual_sequence", "embed")
 
     def _normalize(self, params: Params, x_BTD: jax.Array) -> jax.Array:
         """The final norm, times the parametrization's factor on the logits."""

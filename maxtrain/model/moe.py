@@ -88,6 +88,7 @@ class Experts(nnx.Module):
             mesh=self.runtime.mesh,
             zero=self.runtime.zero,
             exchange=exchange if may_drop else exchange.exact(),
+            sequence_parallel=self.runtime.sequence_parallel,
             compute=compute,
         )
 
@@ -129,7 +130,7 @@ class MixtureOfExperts(nnx.Module):
         if weight_BT is not None:
             kept, dropped = routing, jnp.zeros((), jnp.float32)
             if self.config.capacity_factor is not None:
-                kept, dropped = limit_capacity(routing, self.config)
+                kept, dropped = limit_capacity(routing, self.config, self.runtime.places(x_BTD.shape[1]))
             stats = router_stats(
                 logits_BTE, routing, dropped, config=self.config, valid_BT=valid_BT, weight_BT=weight_BT
             )

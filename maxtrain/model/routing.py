@@ -98,11 +98,16 @@ def drop_padding(routing: Routing, valid_BT: jax.Array) -> Routing:
     return Routing(jnp.where(valid, routing.index_BTk, -1), jnp.where(valid, routing.weight_BTk, 0.0))
 
 
-def limit_capacity(routing: Routing, config: MoeConfig) -> tuple[Routing, jax.Array]:
+def limit_capacity(routing: Routing, config: MoeConfig, place_T: jax.Array | None = None) -> tuple[Routing, jax.Array]:
     """Drop what exceeds capacity_factor × tokens × top_k / num_experts tokens of a row at one expert.
 
     First choices go before second choices, and within them earlier tokens before later ones (GShard, Lepikhin 2020).
     Tokens are those of the row that are no padding.
+
+    Args:
+        routing: choices.
+        config: capacity.
+        place_T: place in its row of each token; None where they lie in order.
 
     Returns:
         The routing, and the number of choices dropped.
@@ -113,10 +118,13 @@ def limit_capacity(routing: Routing, config: MoeConfig) -> tuple[Routing, jax.Ar
     num_tokens_B = (index_BTk[..., 0] >= 0).sum(-1)
     share = config.capacity_factor * top_k / config.num_experts
     capacity_B = jnp.floor(num_tokens_B * share + 1e-4)
-    in_order = jnp.swapaxes(index_BTk, 1, 2).reshape(batch, top_k * tokens)
+    natural_BTk = index_BTk if place_T is None else index_BTk[:, jnp.argsort(place_T)]
+    in_order = jnp.swapaxes(natural_BTk, 1, 2).reshape(batch, top_k * tokens)
     chosen = in_order[..., None] == jnp.arange(config.num_experts)
     rank = (jnp.cumsum(chosen, axis=1) * chosen).sum(-1)
     fits = (rank <= capacity_B[:, None]).reshape(batch, top_k, tokens).swapaxes(1, 2)
+    if place_T is not None:
+        fits = fits[:, place_T]
     dropped = (~fits & (index_BTk >= 0)).sum().astype(jnp.float32)
     return Routing(jnp.where(fits, index_BTk, -1), jnp.where(fits, routing.weight_BTk, 0.0)), dropped
 

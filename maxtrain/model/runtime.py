@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
 from maxtrain.model.kernels.float8 import E4M3
+from maxtrain.parallel.context import place_of
 from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain, shard_gradient
 
@@ -32,6 +33,8 @@ class Runtime:
     """How rows meet experts of other ranks."""
     max_logits: bool = False
     """Whether attention also tells every head's greatest logit."""
+    sequence_parallel: bool = False
+    """Whether `tensor` divides the residual stream too, along the sequence."""
 
     zero: int = 3
     """mesh.zero of the config."""
@@ -46,23 +49,37 @@ class Runtime:
         *,
         max_logits: bool = False,
         zero: int = 3,
+        sequence_parallel: bool = False,
     ) -> "Runtime":
         """From the config's section."""
         low = precision.compute == "float8"
         compute = jnp.dtype("bfloat16" if low else precision.compute)
         linear = E4M3 if low else compute
         activations = jnp.dtype(precision.activations)
-        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, zero)
+        divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
+        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, divides, zero)
+
+    @property
+    def num_context(self) -> int:
+        """Ranks over which the tokens of a row are divided; over 1, they lie in ring order (`parallel.context`)."""
+        return 1 if self.mesh is None else self.mesh.shape["context"]
+
+    def places(self, num_tokens: int) -> jax.Array | None:
+        """int32 place in its row of each token; None where they lie in order."""
+        if self.num_context == 1:
+            return None
+        return place_of(jnp.arange(num_tokens, dtype=jnp.int32), num_tokens, self.num_context)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Lay an activation out over the mesh by its logical axes.
 
-        A batch that the ranks do not divide (a prompt) stays whole on each of them.
+        A batch or sequence that the ranks do not divide (a prompt, a token) stays whole on each of them.
         """
         if self.mesh is None:
             return x
         if axes[0] == "batch" and x.shape[0] % math.prod(self.mesh.shape[axis] for axis in BATCH_AXES):
             axes = (None, *axes[1:])
+        axes = tuple(self._divide(axis, size) for axis, size in zip(axes, x.shape, strict=True))
         return constrain(x, axes, self.mesh)
 
     def gather(self, weight: jax.Array, *axes: str | None) -> jax.Array:
@@ -70,3 +87,11 @@ class Runtime:
         if self.mesh is None:
             return weight
         return constrain(shard_gradient(weight, axes, self.mesh) if self.zero == 2 else weight, axes, self.mesh)
+
+    def _divide(self, axis: str | None, num_tokens: int) -> str | None:
+        """The logical axis by which so many tokens can be divided."""
+        assert self.mesh is not None
+        if axis == "residual_sequence":
+            whole = self.sequence_parallel and num_tokens % (self.num_context * self.mesh.shape["tensor"]) == 0
+            axis = axis if whole else "sequence"
+        return None if axis == "sequence" and num_tokens % self.num_context else axis

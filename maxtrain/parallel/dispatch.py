@@ -17,16 +17,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
+from maxtrain.parallel.context import Attention, attend, ring_order
 from maxtrain.parallel.rules import ACTIVATION_RULES, Rules, parameter_rules, to_partition_spec
 
 ROW_AXES = (*BATCH_AXES, "context")
 """Mesh axes that divide the tokens."""
 
-_TOKENS = ("batch", "sequence")
 _INWARD, _OUTWARD = ("embed", "mlp"), ("mlp", "embed")
 
 
@@ -42,31 +43,112 @@ def sharded_attention(
     segment_ids_BT: Array | None,
     *,
     mesh: Mesh | None,
-    compute: Callable[..., Array],
+    attention: Attention,
 ) -> Array:
-    """Attention of each rank's rows and heads; nothing is exchanged.
+    """Attention of each rank's rows and heads; tokens divided over `context` see each other by its exchange.
 
     Args:
-        q_BTNH: queries.
+        q_BTNH: queries, in ring order where `context` divides them.
         k_BTKH: keys.
         v_BTKH: values.
         segment_ids_BT: documents of a row, or None.
         mesh: the device mesh.
-        compute: `(q, k, v, segment_ids) -> out_BTNH`.
+        attention: local attention.
     """
     if is_single(mesh):
-        return compute(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
-    query = _activation(mesh, *_TOKENS, "heads", None)
-    keys = _activation(mesh, *_TOKENS, "kv_heads", None)
+        return attention.whole(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+    arguments = q_BTNH, k_BTKH, v_BTKH, segment_ids_BT
+    if not _active(mesh, "context"):
+        return _attention_island(attention.whole, mesh, arguments, "sequence")
+    order = ring_order(q_BTNH.shape[1], _size(mesh, "context"))
+    if attention.blocks is None:
+        natural = np.argsort(order)
+        out_BTNH = _attention_island(
+            attention.whole, mesh, tuple(a if a is None else a[:, natural] for a in arguments), None
+        )
+        return out_BTNH[:, order]
+    if segment_ids_BT is None:
+        segment_ids_BT = jnp.ones(q_BTNH.shape[:2], jnp.int32)
+    island = partial(attend, attention=attention)
+    return _attention_island(island, mesh, (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT), "sequence")
 
-    return _run_island(
-        compute,
-        mesh,
-        (query, keys, keys, _activation(mesh, *_TOKENS)),
-        query,
-        (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT),
-        fill=(0, 0, 0, 0),
-    )
+
+def _attention_island(
+    island: Callable[..., Array], mesh: Mesh | None, arguments: Sequence[Array | None], sequence: str | None
+) -> Array:
+    """Each rank's rows and heads, and its part of the sequence where that is divided."""
+    query, keys = (_activation(mesh, "batch", sequence, heads, None) for heads in ("heads", "kv_heads"))
+    specs = (query, keys, keys, _activation(mesh, "batch", sequence))
+    return _run_island(island, mesh, specs, query, arguments, fill=(0, 0, 0, 0))
+
+
+def sharded_input_projections(
+    x_BTD: Array,
+    weights: Sequence[Array],
+    axes: Sequence[tuple[str, ...]],
+    *,
+    mesh: Mesh | None,
+    zero: int = 3,
+    compute: Sequence[Callable[[Array, Array], Array]],
+    sequence_parallel: bool = False,
+) -> list[Array]:
+    """Products of the tokens with weights whose outputs `tensor` divides; the tokens are gathered once for all.
+
+    Args:
+        x_BTD: input.
+        weights: each [D, …].
+        axes: their logical axes, `embed` first.
+        mesh: the device mesh.
+        zero: as mesh.zero.
+        compute: of each weight, `(x_BTD, weight) -> [B, T, …]`.
+        sequence_parallel: `tensor` divides the tokens of x.
+    """
+    if is_single(mesh):
+        return [product(x_BTD, weight) for product, weight in zip(compute, weights, strict=True)]
+    sequence = _sequence(mesh, x_BTD, sequence_parallel)
+
+    def island(x: Array, *entered: Entered) -> list[Array]:
+        x = _gather_tokens(x, sequence)
+        return [product(x, weight) for product, weight in zip(compute, _gather(entered, axes, mesh), strict=True)]
+
+    held, specs = _enter(weights, axes, mesh, zero)
+    outward = _sequence(mesh, x_BTD)
+    out_specs = [_activation(mesh, "batch", outward, *names[1:]) for names in axes]
+    tokens = _activation(mesh, "batch", sequence, "embed")
+    return _run_island(island, mesh, (tokens, *specs), out_specs, (x_BTD, *held))
+
+
+def sharded_output_projection(
+    x_BTNH: Array,
+    weight: Array,
+    *,
+    mesh: Mesh | None,
+    zero: int = 3,
+    compute: Callable[[Array, Array], Array],
+    sequence_parallel: bool = False,
+) -> Array:
+    """Product of the heads, which `tensor` divides, with their output weight; the ranks' parts are summed.
+
+    Args:
+        x_BTNH: heads.
+        weight: [N, H, D].
+        mesh: the device mesh.
+        zero: as mesh.zero.
+        compute: `(x_BTNH, weight) -> y_BTD`.
+        sequence_parallel: `tensor` divides the tokens of the result.
+    """
+    if is_single(mesh):
+        return compute(x_BTNH, weight)
+    layout = (("heads", "head_dim", "embed"),)
+    sequence = _sequence(mesh, x_BTNH, sequence_parallel)
+
+    def island(x: Array, entered: Entered) -> Array:
+        (whole,) = _gather((entered,), layout, mesh)
+        return _sum_tensor_parts(compute(x, whole), mesh, sequence)
+
+    (held,), (spec,) = _enter((weight,), layout, mesh, zero)
+    heads = _activation(mesh, "batch", _sequence(mesh, x_BTNH), "heads", None)
+    return _run_island(island, mesh, (heads, spec), _activation(mesh, "batch", sequence, "embed"), (x_BTNH, held))
 
 
 def sharded_feed_forward(
@@ -78,6 +160,7 @@ def sharded_feed_forward(
     mesh: Mesh | None,
     zero: int = 3,
     compute: Callable[..., Array],
+    sequence_parallel: bool = False,
 ) -> Array:
     """Dense feed-forward of the tokens.
 
@@ -89,6 +172,7 @@ def sharded_feed_forward(
         mesh: the device mesh.
         zero: as mesh.zero.
         compute: `(x_ND, gate, up, down) -> y_ND`, linear in down: ranks of `tensor` each compute a part of F.
+        sequence_parallel: `tensor` divides the tokens of x and of the result.
     """
 
     def local(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
@@ -98,11 +182,13 @@ def sharded_feed_forward(
         return local(x_BTD, gate, up, down)
 
     layout = _INWARD, _INWARD, _OUTWARD
+    sequence = _sequence(mesh, x_BTD, sequence_parallel)
 
     def island(x: Array, *entered: Entered) -> Array:
-        return _sum_parts(local(x, *_gather(entered, layout, mesh)), _active(mesh, "tensor"))
+        y_BTD = local(_gather_tokens(x, sequence), *_gather(entered, layout, mesh))
+        return _sum_tensor_parts(y_BTD, mesh, sequence)
 
-    tokens = _activation(mesh, *_TOKENS, "embed")
+    tokens = _activation(mesh, "batch", sequence, "embed")
     weights, specs = _enter((gate, up, down), layout, mesh, zero)
     return _run_island(island, mesh, (tokens, *specs), tokens, (x_BTD, *weights))
 
@@ -116,6 +202,7 @@ def sharded_cross_entropy(
     mesh: Mesh | None,
     zero: int = 3,
     compute: Callable[..., tuple[Array, Array, Array]],
+    sequence_parallel: bool = False,
 ) -> tuple[Array, Array, Array]:
     """Loss of the tokens, the vocabulary divided over `tensor`.
 
@@ -127,6 +214,7 @@ def sharded_cross_entropy(
         mesh: the device mesh.
         zero: as mesh.zero.
         compute: `(x_ND, output_VD, target_N, weight_N, vocab_axis=) -> (total, nll_N, z_N)`.
+        sequence_parallel: `tensor` divides the tokens of x.
 
     Returns:
         total over all tokens, nll_BT, z_BT.
@@ -140,16 +228,17 @@ def sharded_cross_entropy(
 
     if is_single(mesh):
         return local(x_BTD, output_VD, target_BT, weight_BT, None)
-    divided = bool(_active(mesh, "tensor"))
+    divided, sequence = bool(_active(mesh, "tensor")), _sequence(mesh, x_BTD, sequence_parallel)
 
     layout = (("vocab", "embed"),)
 
     def island(x: Array, output: Entered, target: Array, weight: Array) -> tuple[Array, Array, Array]:
         (gathered,) = _gather((output,), layout, mesh)
+        x = _gather_tokens(x, sequence)
         total, nll_BT, z_BT = local(x, gathered, target, weight, "tensor" if divided else None)
         return lax.psum(total, _active(mesh, *ROW_AXES)), nll_BT, z_BT
 
-    tokens, rows = _activation(mesh, *_TOKENS, "embed"), _activation(mesh, *_TOKENS)
+    tokens, rows = _activation(mesh, "batch", sequence, "embed"), _activation(mesh, "batch", "sequence")
     (output,), (spec,) = _enter((output_VD,), layout, mesh, zero)
     return _run_island(
         island,
@@ -159,6 +248,12 @@ def sharded_cross_entropy(
         (x_BTD, output, target_BT, weight_BT),
         fill=(0, None, 0, 0),
     )
+
+
+def _size(mesh: Mesh | None, *axes: str) -> int:
+    """Ranks of the axes together."""
+    assert mesh is not None
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _active(mesh: Mesh | None, *axes: str) -> tuple[str, ...]:
@@ -178,6 +273,13 @@ def _divided(mesh: Mesh | None, axes: Sequence[str | None], rules: Rules) -> Par
 
 def _activation(mesh: Mesh | None, *axes: str | None) -> PartitionSpec:
     return _divided(mesh, axes, ACTIVATION_RULES)
+
+
+def _sequence(mesh: Mesh | None, x_BTD: Array, sequence_parallel: bool = False) -> str | None:
+    """Logical axis of an activation's tokens; those that the ranks do not divide (in decoding) are whole on each."""
+    if sequence_parallel and x_BTD.shape[1] % _size(mesh, "context", "tensor") == 0:
+        return "residual_sequence"
+    return "sequence" if x_BTD.shape[1] % _size(mesh, "context") == 0 else None
 
 
 def _flat(x_BTD: Array) -> Array:
@@ -203,6 +305,18 @@ def _sum_parts_backward(axes: tuple[str, ...], _: None, dy: Array) -> tuple[Arra
 
 
 _sum_parts.defvjp(_sum_parts_forward, _sum_parts_backward)
+
+
+def _gather_tokens(x_BTD: Array, sequence: str | None) -> Array:
+    """The tokens of all ranks of `tensor`, where it divides them; their gradients are reduce-scattered."""
+    return lax.all_gather(x_BTD, "tensor", axis=1, tiled=True) if sequence == "residual_sequence" else x_BTD
+
+
+def _sum_tensor_parts(y_BTD: Array, mesh: Mesh | None, sequence: str | None) -> Array:
+    """Sum what the ranks of `tensor` computed in part: each receives its tokens (Korthikanti 2022), or all of them."""
+    if sequence == "residual_sequence":
+        return lax.psum_scatter(y_BTD, "tensor", scatter_dimension=1, tiled=True)
+    return _sum_parts(y_BTD, _active(mesh, "tensor"))
 
 
 Entered = Array | tuple[Array | None, Array] | None

@@ -35,8 +35,10 @@ from maxtrain.parallel.dispatch import (
     _enter,
     _flat,
     _gather,
+    _gather_tokens,
     _run_island,
-    _sum_parts,
+    _sequence,
+    _sum_tensor_parts,
     is_single,
 )
 
@@ -87,6 +89,7 @@ def sharded_experts(
     exchange: Exchange,
     zero: int = 3,
     compute: Callable[..., Array],
+    sequence_parallel: bool = False,
 ) -> tuple[Array, Array]:
     """Routed experts of the tokens.
 
@@ -102,6 +105,7 @@ def sharded_experts(
         zero: as mesh.zero.
         compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=, most_choices=) -> y_ND`,
             over the experts whose weights it is given.
+        sequence_parallel: `tensor` divides the tokens of x, of the choices and of the result.
 
     Returns:
         y_BTD in x's dtype, and the number of choices dropped because a buffer was full: float32 [].
@@ -119,16 +123,19 @@ def sharded_experts(
     parts = tuple(axis for axis in _active(mesh, "tensor") if axis not in axes)
     layout = ("expert", "embed", "mlp"), ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
     run = _FORMS[exchange.kind] if axes else _at_home
+    sequence = _sequence(mesh, x_BTD, sequence_parallel and bool(parts))
 
     def island(x: Array, index: Array, weight: Array, *entered: Entered) -> tuple[Array, Array]:
+        x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
         rows = _own_part([_flat(a) for a in (x, index, weight)], copies)
         weights = _gather(entered, layout, mesh, exchange.expert_axes)
         y_ND, dropped = run(exchange, axes, rows, weights, compute)
         y_ND = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])]
-        return _sum_parts(y_ND, parts).reshape(x.shape), lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
+        y_BTD = y_ND.reshape(x.shape)
+        y_BTD = _sum_tensor_parts(y_BTD, mesh, sequence) if parts else y_BTD
+        return y_BTD, lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
 
-    tokens = _activation(mesh, "batch", "sequence", "embed")
-    choices = _activation(mesh, "batch", "sequence", None)
+    tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
     weights, specs = _enter((gate, up, down), layout, mesh, zero, exchange.expert_axes)
     return _run_island(
         island,

@@ -18,8 +18,7 @@ def resolve_sizes(config: MeshConfig, num_devices: int) -> dict[str, int]:
     """Sizes of all mesh axes for so many devices, -1 replaced by what is left.
 
     Raises:
-        ConfigError: the sizes do not multiply to the number of devices, more than one is -1, one is 0, or an axis that
-            is not available yet is not 1.
+        ConfigError: the sizes do not multiply to the number of devices, more than one is -1, or one is 0.
     """
     violations = list(check_axes(config, num_devices))
     if violations:
@@ -66,6 +65,12 @@ def local_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
     return _local_positions(sharding, (num_rows,))[0]
 
 
+def local_columns(mesh: Mesh, num_tokens: int) -> np.ndarray:
+    """Positions along the sequence, which the context axis divides, that this process must supply; ascending, int64."""
+    sharding = NamedSharding(mesh, to_partition_spec(("sequence",), ACTIVATION_RULES))
+    return _local_positions(sharding, (num_tokens,))[0]
+
+
 def make_global(mesh: Mesh, spec: PartitionSpec, local: np.ndarray, global_shape: tuple[int, ...]) -> jax.Array:
     """A global array from each process's part of it.
 
@@ -73,7 +78,7 @@ def make_global(mesh: Mesh, spec: PartitionSpec, local: np.ndarray, global_shape
         mesh: the device mesh.
         spec: how the array is divided.
         local: what this process holds: along each dimension, the positions that any of its devices needs, ascending
-            (for rows divided over the batch axes: `local_rows`).
+            (`local_rows`, `local_columns`).
         global_shape: shape of the whole.
 
     Raises:

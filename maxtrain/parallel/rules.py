@@ -33,6 +33,7 @@ ACTIVATION_RULES: Rules = MappingProxyType(
     {
         "batch": BATCH_AXES,
         "sequence": "context",
+        "residual_sequence": ("context", "tensor"),
         "embed": None,
         "heads": "tensor",
         "kv_heads": "tensor",

@@ -9,12 +9,15 @@ from jax.sharding import Mesh, NamedSharding
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.loader import Loader
 from maxtrain.loader.prefetch import prefetch_items
-from maxtrain.parallel.mesh import local_rows, make_global
+from maxtrain.parallel.context import ring_order
+from maxtrain.parallel.mesh import local_columns, local_rows, make_global
 from maxtrain.parallel.rules import ACTIVATION_RULES, to_partition_spec
 
 
 class BatchFeeder:
     """Turns a batch's rows into [A, B, T] arrays: A microbatches of B rows, B divided over the batch axes.
+
+    T is divided over the context axis, whose ranks' tokens lie in ring order.
 
     Args:
         mesh: the device mesh.
@@ -32,12 +35,16 @@ class BatchFeeder:
 
     def place(self, batch: dict[str, np.ndarray], batch_rows: int) -> dict[str, jax.Array]:
         """Put this process's rows of a batch on its devices."""
-        num_micro = batch_rows // self.micro_rows
+        num_micro, num_context = batch_rows // self.micro_rows, self._mesh.shape["context"]
 
         def put(rows: np.ndarray) -> jax.Array:
+            shape = num_micro, self.micro_rows, *rows.shape[1:]
+            if rows.ndim > 1 and num_context > 1:
+                order = ring_order(rows.shape[1], num_context)
+                rows = rows[:, order[local_columns(self._mesh, len(order))]]
             local = rows.reshape(num_micro, -1, *rows.shape[1:])
             spec = to_partition_spec((None, "batch", "sequence")[: local.ndim], ACTIVATION_RULES)
-            return make_global(self._mesh, spec, local, (num_micro, self.micro_rows, *rows.shape[1:]))
+            return make_global(self._mesh, spec, local, shape)
 
         return {name: put(rows) for name, rows in batch.items()}
 

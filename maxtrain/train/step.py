@@ -153,7 +153,7 @@ def make_train_step(
             "update_norm": jnp.where(ok, lr * optax.tree.norm(direction), 0.0),
             "param_norm": optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)),
             "lr": lr,
-            "batch_digest": _digest(batch["tokens"]),
+            "batch_digest": _digest(batch["tokens"], model.runtime.places(batch["tokens"].shape[-1])),
             "target_tokens": targets,
             "tokens": tokens,
             "expert_load": aux.expert_load,
@@ -166,12 +166,18 @@ def make_train_step(
     return train_step
 
 
-def _digest(tokens_ABT: Array) -> Array:
+def _digest(tokens_ABT: Array, place_T: Array | None) -> Array:
     """A modular sum of mixed (token, place) pairs: equal for equal batches on every mesh (uint32).
 
     The mixing is the finaliser of MurmurHash3.
+
+    Args:
+        tokens_ABT: the batch's tokens.
+        place_T: place in its row of each token; None where they lie in order.
     """
     place = jnp.arange(tokens_ABT.size, dtype=jnp.uint32).reshape(tokens_ABT.shape)
+    if place_T is not None:
+        place = place[..., :1] + place_T.astype(jnp.uint32)
     word = tokens_ABT.astype(jnp.uint32) + place * jnp.uint32(0x9E3779B1)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         word = (word ^ (word >> shift)) * jnp.uint32(factor)

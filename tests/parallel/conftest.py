@@ -53,7 +53,8 @@ def parity_config(mesh: dict[str, int], num_micro: int = 1, /, **sections: dict[
         },
         "mesh": {"devices": int(np.prod(sizes)) if sizes else 1, **mesh},
         "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
-        "optimizer": {"weight_decay": 0.1, "clip_norm": None},
+        # eps over the rounding of a gradient's sum, which Adam would otherwise turn into whole steps.
+        "optimizer": {"weight_decay": 0.1, "clip_norm": None, "eps": 1e-6},
         "schedule": {"name": "constant", "lr": 1e-3},
     }
     return Config.model_validate(config | {name: config.get(name, {}) | keys for name, keys in sections.items()})

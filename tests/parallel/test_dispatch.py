@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from maxtrain.config.schema import MeshConfig
-from maxtrain.model.kernels.attention import attention
+from maxtrain.model.kernels.attention import divisible_attention
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.kernels.experts import experts
 from maxtrain.model.kernels.feed_forward import feed_forward
@@ -83,10 +83,12 @@ def block(params, batch, mesh, implementation="auto"):
     options = {"compute_dtype": jnp.float32, "implementation": implementation}
     x = batch["x"]
     q, k = jnp.einsum("BTD,DNH->BTNH", x, params["query"]), jnp.einsum("BTD,DNH->BTNH", x, params["key"])
-    attend = partial(lambda q, k, v, s, **o: attention(q, k, v, s, **o), window=None, scale=0.5, **options)
+    attention = divisible_attention(window=None, scale=0.5, **options)
     x = (
         x
-        + sharded_attention(q, k, k, batch["segment_ids"], mesh=mesh, compute=attend).reshape(*x.shape[:2], -1)[..., :D]
+        + sharded_attention(q, k, k, batch["segment_ids"], mesh=mesh, attention=attention).reshape(*x.shape[:2], -1)[
+            ..., :D
+        ]
     )
     x = x + sharded_feed_forward(
         x,

@@ -8,8 +8,11 @@ MESHES = [
     {"data": 8},
     {"fsdp": 8},
     {"expert": 8},
+    {"context": 8},
     {"tensor": 4, "fsdp": 2},
     {"data": 2, "fsdp": 2, "expert": 2},
+    {"context": 2, "fsdp": 2, "tensor": 2, "sequence_parallel": True},
+    {"context": 2, "fsdp": 2, "expert": 2},
 ]
 ACCUMULATED = [{"fsdp": 2, "expert": 2, **zero} for zero in ({}, {"zero": 1}, {"zero": 2})]
 CASES = [*((mesh, 1) for mesh in MESHES), *((mesh, 2) for mesh in ACCUMULATED)]

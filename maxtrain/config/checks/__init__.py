@@ -12,6 +12,7 @@ from maxtrain.config.checks.optim import check_optimizer
 from maxtrain.config.checks.pipeline import check_pipeline
 from maxtrain.config.checks.remat import check_remat
 from maxtrain.config.checks.run import check_run
+from maxtrain.config.checks.sequence import check_sequence
 from maxtrain.config.schema import Config
 from maxtrain.config.violations import ConfigError, Violation, with_origins
 
@@ -23,6 +24,7 @@ _CHECKS: tuple[Callable[[Config, Mapping[str, int] | None], Iterator[Violation]]
     check_experts,
     check_batch,
     check_pipeline,
+    check_sequence,
     check_data,
     check_optimizer,
     check_run,

@@ -7,10 +7,6 @@ from maxtrain.config.checks.numbers import divisors, say_either
 from maxtrain.config.schema import MESH_AXES, Config, MeshConfig, ModelConfig
 from maxtrain.config.violations import Violation
 
-_NOT_YET = {
-    "context": "split the rows by mesh.data or mesh.fsdp, or shorten data.sequence_length",
-}
-
 
 def axis_sizes(mesh: MeshConfig, num_devices: int | None = None) -> dict[str, int] | None:
     """Size of every mesh axis, an axis of -1 resolved.
@@ -40,14 +36,6 @@ def check_axes(mesh: MeshConfig, num_devices: int | None = None) -> Iterator[Vio
         mesh: the declared sizes.
         num_devices: devices of the run in all; None takes mesh.devices.
     """
-    yield from _check_sizes(mesh, num_devices)
-    for axis, cure in _NOT_YET.items():
-        size = getattr(mesh, axis)
-        if size not in (0, 1):
-            yield Violation(f"mesh.{axis}", size, "is not available yet", f"set 1; {cure}")
-
-
-def _check_sizes(mesh: MeshConfig, num_devices: int | None) -> Iterator[Violation]:
     sizes = {axis: getattr(mesh, axis) for axis in MESH_AXES}
     free = [axis for axis, size in sizes.items() if size == -1]
     zero = [axis for axis, size in sizes.items() if size == 0]
@@ -116,7 +104,7 @@ def _divides(axis: str, size: int, sizes: dict[str, int]) -> Iterator[Violation]
 
 
 def check_mesh(config: Config, num_devices: int | None) -> Iterator[Violation]:
-    """Sizes, axes that are not available yet, and divisibility of the model by the mesh."""
+    """Sizes, and divisibility of the model by the mesh."""
     mesh, model = config.mesh, config.model
     yield from check_axes(mesh, num_devices)
     sizes = axis_sizes(mesh, num_devices) or {axis: max(getattr(mesh, axis), 1) for axis in MESH_AXES}

@@ -49,7 +49,7 @@ class MeshConfig(Section):
     expert: AxisSize = 1
     """Shards of the experts, each with its own rows."""
     context: AxisSize = 1
-    """Shards of the sequence; over 1 is not available yet."""
+    """Shards of the sequence, for attention by a ring."""
     tensor: AxisSize = 1
     """Shards of heads, hidden widths and vocabulary."""
     zero: Literal[1, 2, 3] = 3
@@ -62,6 +62,8 @@ class MeshConfig(Section):
     """Size of the buffers of all_to_all and ragged, in what an even load needs."""
     exchange_overflow: Literal["replay", "drop"] = "replay"
     """What a full buffer leaves: `replay` sends it in further rounds, exactly; `drop` counts it as dropped."""
+    sequence_parallel: bool = False
+    """Divide norms and the residual stream over tensor too, along the sequence: less memory, no more exchange."""
 
     @property
     def expert_axes(self) -> tuple[str, ...]:

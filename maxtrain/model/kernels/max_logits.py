@@ -24,6 +24,7 @@ def max_logits(
     window: int | None,
     scale: float,
     compute_dtype: Any,
+    place_T: Array | None = None,
 ) -> Array:
     """Greatest scaled score over all pairs that attention looks at.
 
@@ -34,6 +35,7 @@ def max_logits(
         window: a token sees itself and window - 1 tokens before it; None for all.
         scale: factor on the scores.
         compute_dtype: type of the products' operands.
+        place_T: place in its row of each token; None where they lie in order.
 
     Returns:
         [N] float32, -1e30 where a batch is padding only; it has no gradient.
@@ -46,12 +48,13 @@ def max_logits(
     fill = ((0, 0), (0, blocks * size - T))
     q_BTKGH = jnp.pad(lax.stop_gradient(q_BTNH), (*fill, (0, 0), (0, 0))).reshape(B, -1, K, N // K, H)
     query_ids_BT, k_BTKH = jnp.pad(ids_BT, fill), lax.stop_gradient(k_BTKH)
-    key_T = jnp.arange(T)
+    key_T = jnp.arange(T) if place_T is None else place_T
+    place_T = jnp.pad(key_T, fill[1])
 
     def block(start: Array) -> Array:
         q_BQKGH = lax.dynamic_slice_in_dim(q_BTKGH, start, size, axis=1)
         ids_BQ = lax.dynamic_slice_in_dim(query_ids_BT, start, size, axis=1)
-        query_Q1 = (start + jnp.arange(size))[:, None]
+        query_Q1 = lax.dynamic_slice_in_dim(place_T, start, size)[:, None]
         seen_QT = key_T <= query_Q1
         if window is not None:
             seen_QT &= key_T > query_Q1 - window

@@ -318,7 +318,26 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "pipeline.microbatches = 3: must be a multiple of mesh.pipeline = 2; set 2 or 4",
         ),
         # mesh
-        (["mesh.context=-1"], "mesh.context = -1: is not available yet; set 1; split the rows by mesh.data"),
+        (
+            ["mesh={devices: 6, context: 6}"],
+            "data.sequence_length = 64: must be a multiple of 2 × mesh.context 6; set 60 or 72",
+        ),
+        (
+            [
+                "mesh={devices: 12, context: 3, tensor: 4, sequence_parallel: true}",
+                "model.num_kv_heads=4",
+                "data.stages=[{name: a, tokens: 1920}, {name: b, tokens: 1920, sequence_length: 32}]",
+                "train.total_tokens=3840",
+                "data.sequence_length=96",
+                "batch={global_batch_tokens: 192, micro_batch: 1}",
+            ],
+            "data.stages.1.sequence_length = 32: must be a multiple of 2 × mesh.context 3 and of mesh.context 3 × "
+            "mesh.tensor 4 of mesh.sequence_parallel; set 36 or 24",
+        ),
+        (
+            ["mesh.sequence_parallel=true"],
+            "mesh.sequence_parallel = true: has no effect with mesh.tensor = 1; set mesh.tensor, or remove it",
+        ),
         (["mesh.data=0"], "mesh.data = 0: an axis has a size of at least 1"),
         (["mesh.data=-1", "mesh.fsdp=-1"], "mesh.fsdp = -1: only one axis may be -1, and mesh.data is"),
         (

@@ -106,6 +106,16 @@ class TestCapacity:
         assert dropped == count
         assert (kept.weight_BTk[kept.index_BTk < 0] == 0).all()
 
+    def test_earlier_tokens_go_first_wherever_they_lie(self, logits, valid):
+        config = moe(capacity_factor=1.0)
+        routing = drop_padding(choose_experts(logits, NO_BIAS, config), valid)
+        place = jnp.asarray([3, 8, 0, 9, 1, 2, 7, 4, 6, 5])
+        moved, dropped = limit_capacity(jax.tree.map(lambda a: a[:, place], routing), config, place)
+        kept, count = limit_capacity(routing, config)
+        np.testing.assert_array_equal(moved.index_BTk, kept.index_BTk[:, place])
+        np.testing.assert_array_equal(moved.weight_BTk, kept.weight_BTk[:, place])
+        assert dropped == count
+
     def test_a_wide_capacity_drops_nothing(self, logits, valid):
         config = moe(capacity_factor=8.0)
         routing = drop_padding(choose_experts(logits, NO_BIAS, config), valid)

@@ -7,6 +7,7 @@ from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 from maxtrain.model.block import drop_out
 from maxtrain.model.linear import project
 from maxtrain.model.stack import minimal_period, scan_layers
+from maxtrain.parallel.context import ring_order
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,12 @@ class TestDropout:
         np.testing.assert_array_equal(y[1], drop_out(x[1:], keys[1:], jnp.int32(1), 0, 0.3)[0])
         for layer, purpose in ((2, 0), (1, 1)):
             assert (y != drop_out(x, keys, jnp.int32(layer), purpose, 0.3)).any()
+
+    def test_a_token_keeps_its_mask_wherever_it_lies(self):
+        x, keys = jnp.ones((2, 12, 5)), jax.random.split(jax.random.key(0), 2)
+        place = jnp.asarray(ring_order(12, 3), jnp.int32)
+        there = drop_out(x, keys, jnp.int32(1), 0, 0.5, place)
+        np.testing.assert_array_equal(there, drop_out(x, keys, jnp.int32(1), 0, 0.5)[:, place])
 
     def test_all_or_nothing(self):
         x, keys = jnp.ones((1, 4, 4)), jax.random.split(jax.random.key(0), 1)

@@ -19,7 +19,7 @@ def test_all_axes_are_there_and_auto():
     assert set(mesh.axis_types) == {AxisType.Auto}
 
 
-@pytest.mark.parametrize("axis", ["data", "fsdp", "expert", "tensor"])
+@pytest.mark.parametrize("axis", ["data", "fsdp", "expert", "context", "tensor"])
 def test_what_is_left(axis):
     assert sizes(**{axis: -1})[axis] == 8
     others = {"tensor": 2} if axis != "tensor" else {"data": 2}
@@ -35,7 +35,6 @@ def test_what_is_left(axis):
         ({"data": -1, "tensor": 3}, r"mesh.data = -1: the other axes \(tensor 3\) are 3 .* does not divide 8"),
         ({"data": -1, "fsdp": -1}, r"mesh.fsdp = -1: only one axis may be -1, and mesh.data is"),
         ({"tensor": 0}, r"mesh.tensor = 0: an axis has a size of at least 1"),
-        ({"data": 4, "context": 2}, r"mesh.context = 2: is not available yet; set 1"),
     ],
 )
 def test_sizes_that_do_not_fit(axes, text):

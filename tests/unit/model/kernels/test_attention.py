@@ -76,6 +76,36 @@ def test_gradients_equal_the_reference(window, packed):
         assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b)
 
 
+@pytest.mark.parametrize(("window", "implementation"), [(None, "auto"), (37, "auto"), (37, "reference")])
+def test_queries_of_the_last_positions(window, implementation):
+    """With keys from before them, they see what they see in the whole row."""
+    q, k, v, _ = inputs()
+    ids, first = segments(), 61
+    whole = attention(q, k, v, ids, window, "reference")
+    last = attention_function(
+        *(q[:, first:], k, v, ids[:, first:], ids),
+        window=window,
+        scale=H**-0.5,
+        compute_dtype=jnp.float32,
+        implementation=implementation,
+    )
+    np.testing.assert_allclose(last, whole[:, first:], atol=2e-6)
+
+
+def test_eight_heads_of_8192_tokens_need_under_600_megabytes():
+    """Read from the compiled program: forward, backward, arguments and results."""
+    heads = jax.ShapeDtypeStruct((1, 8192, 8, 64), jnp.float32)
+
+    def run(q, k, v, dout):
+        attend = partial(attention_function, segment_ids_BT=None, window=None, scale=0.1, compute_dtype=jnp.float32)
+        out, pull = jax.vjp(attend, q, k, v)
+        return out, pull(dout)
+
+    memory = jax.jit(run).lower(heads, heads, heads, heads).compile().memory_analysis()
+    assert memory is not None
+    assert memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes < 0.6e9
+
+
 def test_padding_has_no_output_and_no_gradient():
     q, k, v, dout = inputs()
     ids = segments()
@@ -101,7 +131,7 @@ def test_a_token_sees_no_later_token_and_no_other_document():
 
 @pytest.mark.parametrize(("length", "window"), [(1, None), (64, None), (130, 8), (5000, 100), (100_000, None)])
 def test_spans_cover_the_row_in_whole_blocks(length, window):
-    spans = query_spans(length, window, 64)
+    spans = query_spans(length, length, window, 64, causal=True)
     assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])]
     assert spans[-1].stop == length
     assert len(spans) <= 17
