@@ -17,6 +17,7 @@ VERBS = {
     "inspect": "print the documents of a batch of a dataset or run",
     "checkpoint": "list and verify the checkpoints of a run",
     "coordinate_check": "tell whether activations keep their size as a config's model grows",
+    "profile": "print where the time of a run's profiled steps went",
     "report": "write a run's report and loss curve",
     "generate": "sample text from a run's newest verified checkpoint",
 }

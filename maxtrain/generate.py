@@ -109,9 +109,13 @@ def _complete(
 
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
+    precision = config.precision
+    if precision.compute == "float8":
+        # A scale taken from a prompt would make its tokens depend on each other.
+        precision = precision.model_copy(update={"compute": "bfloat16", "emulate": False})
     model = Model(
         config.model,
-        precision=config.precision,
+        precision=precision,
         scan_unroll=config.train.scan_unroll,
         kernels=config.train.kernels,
     )

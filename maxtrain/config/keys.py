@@ -113,6 +113,8 @@ def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return f"a list [{', '.join(map(describe, arguments))}]"
         least = " with at least one entry" if some else ""
         return f"a list of {'texts' if arguments[0] is str else 'sections'}{least}"
     if origin is dict:

@@ -113,16 +113,19 @@ class GroupedQueryAttention(nnx.Module):
         outward = {"query": "heads", "key": "kv_heads", "value": "kv_heads"}
         weights = [getattr(self, name)[...] for name in outward]
         axes: list[tuple[str, ...]] = [("embed", heads, "head_dim") for heads in outward.values()]
+        dtypes = [runtime.linear_dtype for _ in weights]
         if self.gate is not None:
             weights.append(self.gate[...])
             axes.append(("embed", "heads"))
+            dtypes.append(runtime.compute_dtype)
         q_BTNH, k_BTKH, v_BTKH, *gate = sharded_input_projections(
             x_BTD,
             weights,
             axes,
             mesh=runtime.mesh,
+            zero=runtime.zero,
             sequence_parallel=runtime.sequence_parallel,
-            compute=partial(project, num_inputs=1, compute_dtype=runtime.compute_dtype),
+            compute=[partial(project, num_inputs=1, compute_dtype=dtype) for dtype in dtypes],
         )
 
         def finish(x_BTNH: jax.Array, name: str, norm: RMSNorm | None, *, turn: bool) -> jax.Array:
@@ -147,8 +150,9 @@ class GroupedQueryAttention(nnx.Module):
             out_BTNH.astype(dtype),
             self.output[...],
             mesh=runtime.mesh,
+            zero=runtime.zero,
             sequence_parallel=runtime.sequence_parallel,
-            compute=partial(project, num_inputs=2, compute_dtype=runtime.compute_dtype),
+            compute=partial(project, num_inputs=2, compute_dtype=runtime.linear_dtype),
         )
 
 

@@ -24,7 +24,7 @@ def run_stack(
     *,
     windows: Sequence[int | None],
     unroll: int,
-    remat: str,
+    remat: Sequence[str],
     has_empty: bool = False,
 ) -> tuple[jax.Array, LayerStats]:
     """Run the layers in order.
@@ -37,7 +37,7 @@ def run_stack(
         shared: the batch.
         windows: attention window of each layer; static.
         unroll: layers to lay out in one turn of the loop.
-        remat: a value of `remat.policy`.
+        remat: policy of each layer; static.
         has_empty: some places may hold no layer: their number is under 0, and they change nothing.
 
     Returns:

@@ -33,7 +33,7 @@ class FeedForward(nnx.Module):
         compute = partial(
             feed_forward,
             activation=self.activation,
-            compute_dtype=self.runtime.compute_dtype,
+            compute_dtype=self.runtime.linear_dtype,
             implementation=self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
@@ -43,6 +43,7 @@ class FeedForward(nnx.Module):
             self.up[...],
             self.down[...],
             mesh=self.runtime.mesh,
+            zero=self.runtime.zero,
             sequence_parallel=self.runtime.sequence_parallel,
             compute=compute,
         )

@@ -5,6 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from maxtrain.model.kernels.float8 import float8_contract, is_float8
+
 
 def _precision(dtype: jnp.dtype) -> jax.lax.Precision:
     # Accelerators round float32 operands to tf32 or bf16 by default; who asks for float32 gets it.
@@ -12,8 +14,15 @@ def _precision(dtype: jnp.dtype) -> jax.lax.Precision:
 
 
 def _contract(
-    a: jax.Array, b: jax.Array, axes_a: tuple[int, ...], axes_b: tuple[int, ...], compute_dtype: jnp.dtype
+    a: jax.Array,
+    b: jax.Array,
+    axes_a: tuple[int, ...],
+    axes_b: tuple[int, ...],
+    compute_dtype: jnp.dtype,
+    gradient: int | None = None,
 ) -> jax.Array:
+    if is_float8(compute_dtype):
+        return float8_contract(a, b, ((axes_a, axes_b), ((), ())), gradient)
     return jax.lax.dot_general(
         a.astype(compute_dtype),
         b.astype(compute_dtype),
@@ -34,7 +43,7 @@ def project(x: jax.Array, weight: jax.Array, num_inputs: int, compute_dtype: jnp
         x: [..., inputs].
         weight: [inputs, outputs], float32.
         num_inputs: how many dimensions the inputs are.
-        compute_dtype: format of the operands.
+        compute_dtype: format of the operands; E4M3 means products of `kernels.float8`.
 
     Returns:
         [..., outputs], of x's dtype.
@@ -55,8 +64,8 @@ def _project_backward(
     x, weight = residuals
     outer = tuple(range(x.ndim - num_inputs))
     outputs = tuple(range(len(outer), grad.ndim))
-    x_grad = _contract(grad, weight, outputs, tuple(range(num_inputs, weight.ndim)), compute_dtype)
-    weight_grad = _contract(x, grad, outer, outer, compute_dtype)
+    x_grad = _contract(grad, weight, outputs, tuple(range(num_inputs, weight.ndim)), compute_dtype, gradient=0)
+    weight_grad = _contract(x, grad, outer, outer, compute_dtype, gradient=1)
     return x_grad.astype(x.dtype), weight_grad.astype(weight.dtype)
 
 

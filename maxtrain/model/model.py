@@ -118,6 +118,7 @@ class Model:
             mesh,
             exchange,
             max_logits=max_logits,
+            zero=self._layout.zero,
             sequence_parallel=self._layout.sequence_parallel,
         )
         self._remat = remat or RematConfig()
@@ -186,10 +187,14 @@ class Model:
         """Where each parameter lies."""
         return to_tree((spec.path, self._sharding(spec)) for spec in self.table)
 
-    def _sharding(self, spec: ParameterSpec) -> Sharding:
+    def update_shardings(self) -> Params:
+        """Where what the optimizer keeps of each parameter lies: divided over `fsdp` whatever mesh.zero is."""
+        return to_tree((spec.path, self._sharding(spec, zero=3)) for spec in self.table)
+
+    def _sharding(self, spec: ParameterSpec, zero: int | None = None) -> Sharding:
         if self.mesh is None:
             return SingleDeviceSharding(jax.local_devices()[0])
-        rules = parameter_rules(spec.axes, self._layout.expert_axes)
+        rules = parameter_rules(spec.axes, self._layout.expert_axes, zero or self._layout.zero)
         return NamedSharding(self.mesh, to_partition_spec(spec.axes, rules))
 
     def init(self, key: jax.Array) -> Params:
@@ -293,6 +298,7 @@ class Model:
             batch["targets"],
             batch["weights"],
             mesh=self.mesh,
+            zero=self.runtime.zero,
             sequence_parallel=self.runtime.sequence_parallel,
             compute=partial(
                 cross_entropy,
@@ -488,12 +494,13 @@ class Model:
             shared,
             windows=windows,
             unroll=self._unroll,
-            remat=self._remat.policy,
+            # The stages of a pipeline hold layers of the same policies.
+            remat=[self._remat.policy_of(layer) for layer in self.layers_of[kind]][: len(windows)],
             has_empty=has_empty,
         )
 
     def _embed(self, params: Params, tokens_BT: jax.Array) -> jax.Array:
-        table_VD = self.runtime.constrain(params["embedding"]["weight"], "vocab", "embed")
+        table_VD = self.runtime.gather(params["embedding"]["weight"], "vocab", "embed")
         x_BTD = jnp.take(table_VD, tokens_BT, axis=0).astype(self.runtime.activation_dtype)
         if self.runtime.sequence_parallel:
             # Divided only afterwards: ranks with tokens of their own would gather the whole table.
@@ -511,6 +518,6 @@ class Model:
         return params["embedding" if self.config.tie_embeddings else "output"]["weight"]
 
     def _unembed(self, params: Params, x_BTD: jax.Array) -> jax.Array:
-        table_VD = self.runtime.constrain(self._output_table(params), "vocab", "embed")
+        table_VD = self.runtime.gather(self._output_table(params), "vocab", "embed")
         normed_BTD = self._normalize(params, x_BTD).astype(jnp.float32)
         return project(normed_BTD, table_VD.T, 1, self.runtime.compute_dtype)

@@ -74,7 +74,7 @@ class Experts(nnx.Module):
         compute = partial(
             experts,
             activation=self.activation,
-            compute_dtype=self.runtime.compute_dtype,
+            compute_dtype=self.runtime.linear_dtype,
             implementation="reference" if exchange.kind == "dense" else self.runtime.implementation,
         )
         gate = None if self.gate is None else self.gate[...]
@@ -86,6 +86,7 @@ class Experts(nnx.Module):
             self.up[...],
             self.down[...],
             mesh=self.runtime.mesh,
+            zero=self.runtime.zero,
             exchange=exchange if may_drop else exchange.exact(),
             sequence_parallel=self.runtime.sequence_parallel,
             compute=compute,

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
+from maxtrain.model.kernels.float8 import E4M3
 from maxtrain.parallel.context import place_of
 from maxtrain.parallel.exchange import Exchange
-from maxtrain.parallel.rules import constrain
+from maxtrain.parallel.rules import constrain, shard_gradient
 
 Implementation = Literal["auto", "reference"]
 
@@ -21,7 +22,9 @@ class Runtime:
     """Static surroundings of a module."""
 
     compute_dtype: jnp.dtype
-    """Operands of matrix products; they accumulate in float32."""
+    """Operands of attention's products and of the output projection; they accumulate in float32."""
+    linear_dtype: jnp.dtype
+    """Operands of products with the weights of attention, feed-forwards and experts."""
     activation_dtype: jnp.dtype
     """The residual stream."""
     implementation: Implementation
@@ -33,6 +36,9 @@ class Runtime:
     sequence_parallel: bool = False
     """Whether `tensor` divides the residual stream too, along the sequence."""
 
+    zero: int = 3
+    """mesh.zero of the config."""
+
     @classmethod
     def create(
         cls,
@@ -42,12 +48,16 @@ class Runtime:
         exchange: Exchange,
         *,
         max_logits: bool = False,
+        zero: int = 3,
         sequence_parallel: bool = False,
     ) -> "Runtime":
         """From the config's section."""
-        compute, activations = jnp.dtype(precision.compute), jnp.dtype(precision.activations)
+        low = precision.compute == "float8"
+        compute = jnp.dtype("bfloat16" if low else precision.compute)
+        linear = E4M3 if low else compute
+        activations = jnp.dtype(precision.activations)
         divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
-        return cls(compute, activations, implementation, mesh, exchange, max_logits, divides)
+        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, divides, zero)
 
     @property
     def num_context(self) -> int:
@@ -61,7 +71,7 @@ class Runtime:
         return place_of(jnp.arange(num_tokens, dtype=jnp.int32), num_tokens, self.num_context)
 
     def constrain(self, x: jax.Array, *axes: str | None) -> jax.Array:
-        """Lay an activation, or a weight gathered for use, out over the mesh by its logical axes.
+        """Lay an activation out over the mesh by its logical axes.
 
         A batch or sequence that the ranks do not divide (a prompt, a token) stays whole on each of them.
         """
@@ -71,6 +81,12 @@ class Runtime:
             axes = (None, *axes[1:])
         axes = tuple(self._divide(axis, size) for axis, size in zip(axes, x.shape, strict=True))
         return constrain(x, axes, self.mesh)
+
+    def gather(self, weight: jax.Array, *axes: str | None) -> jax.Array:
+        """Lay a weight out for use by its logical axes, whole along `fsdp`."""
+        if self.mesh is None:
+            return weight
+        return constrain(shard_gradient(weight, axes, self.mesh) if self.zero == 2 else weight, axes, self.mesh)
 
     def _divide(self, axis: str | None, num_tokens: int) -> str | None:
         """The logical axis by which so many tokens can be divided."""

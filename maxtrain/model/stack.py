@@ -1,6 +1,10 @@
-"""Running a stack of layers of one kind: a scan over the periods of their window pattern, the tail unrolled."""
+"""Running a stack of layers of one kind: a scan for each run of layers with one remat policy.
+
+A scan goes over the periods of its layers' window pattern; the tail is unrolled.
+"""
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -11,19 +15,20 @@ from maxtrain.model.kernels import attention, feed_forward
 LayerFunction = Callable[[int | None, Any, Any], tuple[Any, Any]]
 """(window, carry, this layer's slice of the stacked inputs) -> (carry, output to stack)."""
 
+_DOTS = (
+    "query",
+    "key",
+    "value",
+    *attention.KEPT_NAMES,
+    "attention_output",
+    "router_logits",
+    *feed_forward.KEPT_NAMES,
+    "feed_forward_output",
+)
 _SAVED_NAMES = {
     "full": (),
     "save_attention": attention.KEPT_NAMES,
-    "save_dots": (
-        "query",
-        "key",
-        "value",
-        *attention.KEPT_NAMES,
-        "attention_output",
-        "router_logits",
-        *feed_forward.KEPT_NAMES,
-        "feed_forward_output",
-    ),
+    "save_dots": _DOTS,
 }
 
 
@@ -46,7 +51,15 @@ def with_remat(layer: LayerFunction, policy: str, *, looped: bool) -> LayerFunct
     """
     if policy == "none":
         return layer
-    saved = jax.checkpoint_policies.save_only_these_names(*_SAVED_NAMES[policy])
+    if policy == "offload_dots":
+        saved = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[],
+            names_which_can_be_offloaded=list(_DOTS),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    else:
+        saved = jax.checkpoint_policies.save_only_these_names(*_SAVED_NAMES[policy])
     return jax.checkpoint(layer, policy=saved, prevent_cse=not looped, static_argnums=(0,))
 
 
@@ -57,7 +70,7 @@ def scan_layers(
     windows: Sequence[int | None],
     *,
     unroll: int,
-    remat: str = "none",
+    remat: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
     """Run layers in order.
 
@@ -66,12 +79,34 @@ def scan_layers(
         carry: what goes from layer to layer.
         stacked: pytree of arrays [L, ...], a slice for each layer.
         windows: attention window of each of the L layers.
-        unroll: layers to lay out in one turn of the loop.
-        remat: a value of `remat.policy`.
+        unroll: layers to lay out in one turn of a loop.
+        remat: policy of each of the L layers; None for `none` everywhere. Neighbours with one policy share a loop.
 
     Returns:
         The last carry, and the outputs stacked to [L, ...].
     """
+    policies = ["none"] * len(windows) if remat is None else list(remat)
+    assert len(policies) == len(windows), "a policy for every layer"
+    sizes = [len(list(run)) for _, run in groupby(policies)]
+    if len(sizes) == 1:
+        return _scan_run(layer, carry, stacked, windows, unroll=unroll, remat=policies[0])
+    # A split, as its transpose is one concatenation of the gradients; that of slices adds up padded copies.
+    leaves, structure = jax.tree.flatten(stacked)
+    pieces = [jax.lax.split(leaf, sizes) for leaf in leaves]
+    parts, start = [], 0
+    for number, size in enumerate(sizes):
+        run = jax.tree.unflatten(structure, [piece[number] for piece in pieces])
+        own = windows[start : start + size]
+        carry, outputs = _scan_run(layer, carry, run, own, unroll=unroll, remat=policies[start])
+        parts.append(outputs)
+        start += size
+    return carry, jax.tree.map(lambda *runs: jnp.concatenate(runs), *parts)
+
+
+def _scan_run(
+    layer: LayerFunction, carry: Any, stacked: Any, windows: Sequence[int | None], *, unroll: int, remat: str
+) -> tuple[Any, Any]:
+    """`scan_layers` of layers with one policy."""
     period = minimal_period(windows)
     turns = len(windows) // period
     turns_at_once = max(unroll // period, 1)

@@ -92,6 +92,14 @@ FIELDS: tuple[Field, ...] = (
     Field("host_seconds", "float", "s", _M, "The rest of the step: dispatch, logging."),
     Field("save_stall_seconds", "float", "s", _M, "Held up by a save before the step ended."),
     Field(
+        "communication_fraction",
+        "float",
+        "",
+        _M,
+        "Time in collectives as a share of the profiled steps; null where the step was not profiled.",
+        True,
+    ),
+    Field(
         "memory_bytes",
         "int",
         "bytes",

@@ -1,10 +1,11 @@
 """Where ranks exchange rows and weights: islands of fully manual `shard_map` around local mathematics.
 
-An island gathers the weights it uses over `fsdp`, calls its local computation, and adds up what `tensor` and `expert`
-ranks computed in part. Gradients come out by transposition: a gathered weight's is scattered back, and what an
-argument's spec does not mention is summed over at the island's edge, exactly once. Types of varying values are not
-checked (check_vma=False): their rules fail on loops under `vmap(spmd_axis_name="pipeline")`, which a pipeline needs;
-tests on many meshes take their place. Without a mesh, or on one device, the computation is called directly.
+An island gathers the weights it uses over `fsdp` (with mesh.zero under 3 they are whole already), calls its local
+computation, and adds up what `tensor` and `expert` ranks computed in part. Gradients come out by transposition: a
+gathered weight's is scattered back, and what an argument's spec does not mention is summed over at the island's edge,
+exactly once. Types of varying values are not checked (check_vma=False): their rules fail on loops under
+`vmap(spmd_axis_name="pipeline")`, which a pipeline needs; tests on many meshes take their place. Without a mesh, or on
+one device, the computation is called directly.
 
 B batch  T tokens  N = B · T rows  K kv heads  H head dim  D model  F hidden  E experts  k choices  V vocabulary
 """
@@ -22,7 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from maxtrain.config.schema import BATCH_AXES
 from maxtrain.parallel.context import Attention, attend, ring_order
-from maxtrain.parallel.rules import ACTIVATION_RULES, PARAMETER_RULES, Rules, to_partition_spec
+from maxtrain.parallel.rules import ACTIVATION_RULES, Rules, parameter_rules, to_partition_spec
 
 ROW_AXES = (*BATCH_AXES, "context")
 """Mesh axes that divide the tokens."""
@@ -87,7 +88,8 @@ def sharded_input_projections(
     axes: Sequence[tuple[str, ...]],
     *,
     mesh: Mesh | None,
-    compute: Callable[[Array, Array], Array],
+    zero: int = 3,
+    compute: Sequence[Callable[[Array, Array], Array]],
     sequence_parallel: bool = False,
 ) -> list[Array]:
     """Products of the tokens with weights whose outputs `tensor` divides; the tokens are gathered once for all.
@@ -97,21 +99,23 @@ def sharded_input_projections(
         weights: each [D, …].
         axes: their logical axes, `embed` first.
         mesh: the device mesh.
-        compute: `(x_BTD, weight) -> [B, T, …]`.
+        zero: as mesh.zero.
+        compute: of each weight, `(x_BTD, weight) -> [B, T, …]`.
         sequence_parallel: `tensor` divides the tokens of x.
     """
     if is_single(mesh):
-        return [compute(x_BTD, weight) for weight in weights]
+        return [product(x_BTD, weight) for product, weight in zip(compute, weights, strict=True)]
     sequence = _sequence(mesh, x_BTD, sequence_parallel)
 
-    def island(x: Array, *weights: Array) -> list[Array]:
+    def island(x: Array, *entered: Entered) -> list[Array]:
         x = _gather_tokens(x, sequence)
-        return [compute(x, _gather(weight, names, mesh)) for weight, names in zip(weights, axes, strict=True)]
+        return [product(x, weight) for product, weight in zip(compute, _gather(entered, axes, mesh), strict=True)]
 
-    specs = (_activation(mesh, "batch", sequence, "embed"), *_parameters(mesh, *axes))
+    held, specs = _enter(weights, axes, mesh, zero)
     outward = _sequence(mesh, x_BTD)
     out_specs = [_activation(mesh, "batch", outward, *names[1:]) for names in axes]
-    return _run_island(island, mesh, specs, out_specs, (x_BTD, *weights))
+    tokens = _activation(mesh, "batch", sequence, "embed")
+    return _run_island(island, mesh, (tokens, *specs), out_specs, (x_BTD, *held))
 
 
 def sharded_output_projection(
@@ -119,6 +123,7 @@ def sharded_output_projection(
     weight: Array,
     *,
     mesh: Mesh | None,
+    zero: int = 3,
     compute: Callable[[Array, Array], Array],
     sequence_parallel: bool = False,
 ) -> Array:
@@ -128,19 +133,22 @@ def sharded_output_projection(
         x_BTNH: heads.
         weight: [N, H, D].
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_BTNH, weight) -> y_BTD`.
         sequence_parallel: `tensor` divides the tokens of the result.
     """
     if is_single(mesh):
         return compute(x_BTNH, weight)
-    axes = ("heads", "head_dim", "embed")
+    layout = (("heads", "head_dim", "embed"),)
     sequence = _sequence(mesh, x_BTNH, sequence_parallel)
 
-    def island(x: Array, weight: Array) -> Array:
-        return _sum_tensor_parts(compute(x, _gather(weight, axes, mesh)), mesh, sequence)
+    def island(x: Array, entered: Entered) -> Array:
+        (whole,) = _gather((entered,), layout, mesh)
+        return _sum_tensor_parts(compute(x, whole), mesh, sequence)
 
-    specs = (_activation(mesh, "batch", _sequence(mesh, x_BTNH), "heads", None), *_parameters(mesh, axes))
-    return _run_island(island, mesh, specs, _activation(mesh, "batch", sequence, "embed"), (x_BTNH, weight))
+    (held,), (spec,) = _enter((weight,), layout, mesh, zero)
+    heads = _activation(mesh, "batch", _sequence(mesh, x_BTNH), "heads", None)
+    return _run_island(island, mesh, (heads, spec), _activation(mesh, "batch", sequence, "embed"), (x_BTNH, held))
 
 
 def sharded_feed_forward(
@@ -150,6 +158,7 @@ def sharded_feed_forward(
     down: Array,
     *,
     mesh: Mesh | None,
+    zero: int = 3,
     compute: Callable[..., Array],
     sequence_parallel: bool = False,
 ) -> Array:
@@ -161,6 +170,7 @@ def sharded_feed_forward(
         up: up_DF.
         down: down_FD.
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_ND, gate, up, down) -> y_ND`, linear in down: ranks of `tensor` each compute a part of F.
         sequence_parallel: `tensor` divides the tokens of x and of the result.
     """
@@ -171,16 +181,16 @@ def sharded_feed_forward(
     if is_single(mesh):
         return local(x_BTD, gate, up, down)
 
+    layout = _INWARD, _INWARD, _OUTWARD
     sequence = _sequence(mesh, x_BTD, sequence_parallel)
 
-    def island(x: Array, gate: Array | None, up: Array, down: Array) -> Array:
-        gate = _gather_gate(gate, _INWARD, mesh)
-        y_BTD = local(_gather_tokens(x, sequence), gate, _gather(up, _INWARD, mesh), _gather(down, _OUTWARD, mesh))
+    def island(x: Array, *entered: Entered) -> Array:
+        y_BTD = local(_gather_tokens(x, sequence), *_gather(entered, layout, mesh))
         return _sum_tensor_parts(y_BTD, mesh, sequence)
 
     tokens = _activation(mesh, "batch", sequence, "embed")
-    specs = (tokens, *_parameters(mesh, _INWARD, _INWARD, _OUTWARD))
-    return _run_island(island, mesh, specs, tokens, (x_BTD, gate, up, down))
+    weights, specs = _enter((gate, up, down), layout, mesh, zero)
+    return _run_island(island, mesh, (tokens, *specs), tokens, (x_BTD, *weights))
 
 
 def sharded_cross_entropy(
@@ -190,6 +200,7 @@ def sharded_cross_entropy(
     weight_BT: Array,
     *,
     mesh: Mesh | None,
+    zero: int = 3,
     compute: Callable[..., tuple[Array, Array, Array]],
     sequence_parallel: bool = False,
 ) -> tuple[Array, Array, Array]:
@@ -201,6 +212,7 @@ def sharded_cross_entropy(
         target_BT: int32 targets.
         weight_BT: float32 weights.
         mesh: the device mesh.
+        zero: as mesh.zero.
         compute: `(x_ND, output_VD, target_N, weight_N, vocab_axis=) -> (total, nll_N, z_N)`.
         sequence_parallel: `tensor` divides the tokens of x.
 
@@ -218,21 +230,22 @@ def sharded_cross_entropy(
         return local(x_BTD, output_VD, target_BT, weight_BT, None)
     divided, sequence = bool(_active(mesh, "tensor")), _sequence(mesh, x_BTD, sequence_parallel)
 
-    def island(x: Array, output: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
-        gathered = _gather(output, ("vocab", "embed"), mesh)
-        total, nll_BT, z_BT = local(
-            _gather_tokens(x, sequence), gathered, target, weight, "tensor" if divided else None
-        )
+    layout = (("vocab", "embed"),)
+
+    def island(x: Array, output: Entered, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+        (gathered,) = _gather((output,), layout, mesh)
+        x = _gather_tokens(x, sequence)
+        total, nll_BT, z_BT = local(x, gathered, target, weight, "tensor" if divided else None)
         return lax.psum(total, _active(mesh, *ROW_AXES)), nll_BT, z_BT
 
     tokens, rows = _activation(mesh, "batch", sequence, "embed"), _activation(mesh, "batch", "sequence")
-    specs = (tokens, *_parameters(mesh, ("vocab", "embed")), rows, rows)
+    (output,), (spec,) = _enter((output_VD,), layout, mesh, zero)
     return _run_island(
         island,
         mesh,
-        specs,
+        (tokens, spec, rows, rows),
         (PartitionSpec(), rows, rows),
-        (x_BTD, output_VD, target_BT, weight_BT),
+        (x_BTD, output, target_BT, weight_BT),
         fill=(0, None, 0, 0),
     )
 
@@ -267,10 +280,6 @@ def _sequence(mesh: Mesh | None, x_BTD: Array, sequence_parallel: bool = False) 
     if sequence_parallel and x_BTD.shape[1] % _size(mesh, "context", "tensor") == 0:
         return "residual_sequence"
     return "sequence" if x_BTD.shape[1] % _size(mesh, "context") == 0 else None
-
-
-def _parameters(mesh: Mesh | None, *tensors: tuple[str, ...]) -> tuple[PartitionSpec, ...]:
-    return tuple(_divided(mesh, axes, PARAMETER_RULES) for axes in tensors)
 
 
 def _flat(x_BTD: Array) -> Array:
@@ -310,22 +319,84 @@ def _sum_tensor_parts(y_BTD: Array, mesh: Mesh | None, sequence: str | None) -> 
     return _sum_parts(y_BTD, _active(mesh, "tensor"))
 
 
-def _gather(weight: Array, axes: tuple[str, ...], mesh: Mesh | None) -> Array:
-    """The weight whole along `fsdp`; its gradient is reduce-scattered over `fsdp`, then summed over the other ranks."""
-    shards = _active(mesh, "fsdp")
-    return lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True) if shards else weight
+Entered = Array | tuple[Array | None, Array] | None
+"""A weight in an island: its shard along `fsdp` (mesh.zero = 3), or None or its shard beside the whole (1, 2)."""
 
 
-def _gather_gate(gate: Array | None, axes: tuple[str, ...], mesh: Mesh | None) -> Array | None:
-    return None if gate is None else _gather(gate, axes, mesh)
+Layout = Sequence[tuple[str, ...]]
+"""Logical axes of each weight."""
+
+
+def _enter(
+    weights: Sequence[Array | None],
+    layout: Layout,
+    mesh: Mesh | None,
+    zero: int,
+    expert_axes: Sequence[str] = ("expert",),
+) -> tuple[list[Entered], list[Any]]:
+    """How weights enter an island, and their specs. Where they are whole along `fsdp`, nothing is moved.
+
+    A gradient to be divided (zero = 2) needs an argument that is: the shard, which each rank cuts from what it holds.
+    """
+    entered: list[Entered] = []
+    specs: list[Any] = []
+    for weight, axes in zip(weights, layout, strict=True):
+        divided, whole = (_divided(mesh, axes, parameter_rules(axes, expert_axes, level)) for level in (3, zero))
+        if weight is None or not _shards(mesh, axes, expert_axes) or zero == 3:
+            entered.append(weight)
+            specs.append(divided)
+        else:
+            entered.append((weight, lax.stop_gradient(weight)) if zero == 2 else (None, weight))
+            specs.append((divided, whole))
+    return entered, specs
+
+
+def _shards(mesh: Mesh | None, axes: tuple[str, ...], expert_axes: Sequence[str]) -> tuple[str, ...]:
+    """`fsdp`, where it divides the weight's width."""
+    entry = parameter_rules(axes, expert_axes)["embed"] or ()
+    return _active(mesh, *((entry,) if isinstance(entry, str) else entry))
+
+
+def _gather(
+    entered: Sequence[Entered], layout: Layout, mesh: Mesh | None, expert_axes: Sequence[str] = ("expert",)
+) -> tuple[Any, ...]:
+    """Weights whole along `fsdp`; gradients of shards are reduce-scattered over it, then summed over other ranks."""
+    weights: list[Any] = []
+    for weight, axes in zip(entered, layout, strict=True):
+        shards = _shards(mesh, axes, expert_axes)
+        if isinstance(weight, tuple):
+            shard, whole = weight
+            weights.append(whole if shard is None else _held(shard, whole, axes.index("embed")))
+        elif weight is None or not shards:
+            weights.append(weight)
+        else:
+            weights.append(lax.all_gather(weight, shards, axis=axes.index("embed"), tiled=True))
+    return tuple(weights)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _held(shard: Array, whole: Array, dim: int) -> Array:
+    """The weight that each rank holds; its gradient goes to the shard, as if that had been gathered."""
+    return whole
+
+
+def _held_forward(shard: Array, whole: Array, dim: int) -> tuple[Array, None]:
+    return whole, None
+
+
+def _held_backward(dim: int, _: None, grad: Array) -> tuple[Array, None]:
+    return lax.psum_scatter(grad, "fsdp", scatter_dimension=dim, tiled=True), None
+
+
+_held.defvjp(_held_forward, _held_backward)
 
 
 def _run_island(
     island: Callable[..., Any],
     mesh: Mesh | None,
-    in_specs: Sequence[PartitionSpec],
+    in_specs: Sequence[Any],
     out_specs: Any,
-    arguments: Sequence[Array | None],
+    arguments: Sequence[Any],
     fill: Sequence[int | None] = (0,),
 ) -> Any:
     """Call an island, the batch padded where the ranks do not divide it (a prompt, the end of an evaluation).
@@ -353,7 +424,7 @@ def _run_island(
 
 
 def _call_island(
-    island: Callable[..., Any], mesh: Mesh, in_specs: Sequence[PartitionSpec], out_specs: Any, arguments: Sequence[Any]
+    island: Callable[..., Any], mesh: Mesh, in_specs: Sequence[Any], out_specs: Any, arguments: Sequence[Any]
 ) -> Any:
     """shard_map, also under a vmap over pipeline stages, of which each rank then holds one.
 
@@ -361,7 +432,7 @@ def _call_island(
     island over a dimension of size 1, and turn its loops of data-dependent length into masked ones.
     """
 
-    def call(in_specs: Sequence[PartitionSpec], out_specs: Any, island: Callable[..., Any], arguments: Any) -> Any:
+    def call(in_specs: Sequence[Any], out_specs: Any, island: Callable[..., Any], arguments: Any) -> Any:
         return jax.shard_map(island, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)(
             *arguments
         )
@@ -376,16 +447,22 @@ def _call_island(
     @over_stages.def_vmap
     def rule(_: int, is_staged: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         staged = [bool(jax.tree.leaves(flags)) and all(jax.tree.leaves(flags)) for flags in is_staged]
-        specs = [PartitionSpec("pipeline", *s) if flag else s for s, flag in zip(in_specs, staged, strict=True)]
+
+        def with_stage(spec: Any) -> Any:
+            return jax.tree.map(
+                lambda s: PartitionSpec("pipeline", *s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec)
+            )
+
+        def own(argument: Any) -> Any:
+            return jax.tree.map(lambda a: a[0], argument)
+
+        specs = [with_stage(s) if flag else s for s, flag in zip(in_specs, staged, strict=True)]
 
         def one_stage(*arguments: Any) -> Any:
-            own = [a[0] if flag else a for a, flag in zip(arguments, staged, strict=True)]
-            return jax.tree.map(lambda a: a[None], island(*own))
+            results = island(*(own(a) if flag else a for a, flag in zip(arguments, staged, strict=True)))
+            return jax.tree.map(lambda a: a[None], results)
 
-        def is_spec(spec: Any) -> bool:
-            return isinstance(spec, PartitionSpec)
-
-        out = jax.tree.map(lambda s: PartitionSpec("pipeline", *s), out_specs, is_leaf=is_spec)
+        out = with_stage(out_specs)
         results = call(specs, out, one_stage, arguments)
         return results, jax.tree.map(lambda _: True, results)
 

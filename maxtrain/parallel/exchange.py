@@ -29,17 +29,18 @@ from maxtrain.core.errors import UserError
 from maxtrain.parallel.delivery import Carrier, Parcels, collect, deliver, pack, way_of
 from maxtrain.parallel.dispatch import (
     ROW_AXES,
+    Entered,
     _activation,
     _active,
-    _divided,
+    _enter,
     _flat,
+    _gather,
     _gather_tokens,
     _run_island,
     _sequence,
     _sum_tensor_parts,
     is_single,
 )
-from maxtrain.parallel.rules import parameter_rules
 
 LEAST_ROWS = 8
 """Fewest rows of a buffer from one rank to another; its size is a multiple of it."""
@@ -86,6 +87,7 @@ def sharded_experts(
     *,
     mesh: Mesh | None,
     exchange: Exchange,
+    zero: int = 3,
     compute: Callable[..., Array],
     sequence_parallel: bool = False,
 ) -> tuple[Array, Array]:
@@ -100,6 +102,7 @@ def sharded_experts(
         down: down_EFD.
         mesh: the device mesh.
         exchange: how rows and experts meet.
+        zero: as mesh.zero.
         compute: `(x_ND, index_Nk, weight_Nk, gate, up, down, first_expert=, num_experts=, most_choices=) -> y_ND`,
             over the experts whose weights it is given.
         sequence_parallel: `tensor` divides the tokens of x, of the choices and of the result.
@@ -114,18 +117,18 @@ def sharded_experts(
         y_ND = compute(*map(_flat, (x_BTD, index_BTk, weight_BTk)), gate, up, down)
         return y_ND.reshape(x_BTD.shape), dropped
     assert mesh is not None
-    axes, shards = _active(mesh, *exchange.expert_axes), _active(mesh, "fsdp")
+    axes = _active(mesh, *exchange.expert_axes)
     # Ranks of a folded `tensor` hold the same rows: each takes a part of them, and whole experts.
     copies = tuple(axis for axis in axes if axis not in ROW_AXES)
     parts = tuple(axis for axis in _active(mesh, "tensor") if axis not in axes)
+    layout = ("expert", "embed", "mlp"), ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
     run = _FORMS[exchange.kind] if axes else _at_home
     sequence = _sequence(mesh, x_BTD, sequence_parallel and bool(parts))
 
-    def island(x: Array, index: Array, weight: Array, *weights: Array | None) -> tuple[Array, Array]:
+    def island(x: Array, index: Array, weight: Array, *entered: Entered) -> tuple[Array, Array]:
         x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
         rows = _own_part([_flat(a) for a in (x, index, weight)], copies)
-        if not set(shards) <= set(axes):
-            weights = tuple(_whole(w, shards, dim) for w, dim in zip(weights, (1, 1, 2), strict=True))
+        weights = _gather(entered, layout, mesh, exchange.expert_axes)
         y_ND, dropped = run(exchange, axes, rows, weights, compute)
         y_ND = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])]
         y_BTD = y_ND.reshape(x.shape)
@@ -133,16 +136,13 @@ def sharded_experts(
         return y_BTD, lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
 
     tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
-    inward, outward = (
-        _divided(mesh, names, parameter_rules(names, exchange.expert_axes))
-        for names in (("expert", "embed", "mlp"), ("expert", "mlp", "embed"))
-    )
+    weights, specs = _enter((gate, up, down), layout, mesh, zero, exchange.expert_axes)
     return _run_island(
         island,
         mesh,
-        (tokens, choices, choices, inward, inward, outward),
+        (tokens, choices, choices, *specs),
         (tokens, PartitionSpec()),
-        (x_BTD, index_BTk, weight_BTk, gate, up, down),
+        (x_BTD, index_BTk, weight_BTk, *weights),
         fill=(0, -1, 0),
     )
 

@@ -11,6 +11,7 @@ from maxtrain.config.checks.mesh import axis_sizes, check_axes
 from maxtrain.config.schema import BATCH_AXES, MeshConfig
 from maxtrain.config.violations import ConfigError
 from maxtrain.core.errors import UserError
+from maxtrain.parallel.device_order import arrange
 from maxtrain.parallel.rules import ACTIVATION_RULES, to_partition_spec
 
 
@@ -31,10 +32,12 @@ def resolve_sizes(config: MeshConfig, num_devices: int) -> dict[str, int]:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of a config over devices, by default all of the backend; all six axes present, all of type Auto.
 
+    Slow axes lie across nodes and fast ones inside (`device_order`).
+
     With `mesh.devices` under what the backend has, a single process uses the first so many.
 
     Raises:
-        UserError: sizes and devices do not fit.
+        UserError: sizes and devices do not fit, or nodes have different numbers of devices.
     """
     devices = jax.devices() if devices is None else devices
     wanted = config.devices or len(devices)
@@ -45,9 +48,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"mesh.devices = {wanted} but {jax.process_count()} processes have {len(devices)}: they must all be used"
         )
     sizes = resolve_sizes(config, wanted)
-    return jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=devices[:wanted]
-    )
+    return Mesh(arrange(devices[:wanted], sizes), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def local_rows(mesh: Mesh, num_rows: int) -> np.ndarray:

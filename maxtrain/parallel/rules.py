@@ -1,6 +1,7 @@
 """Which mesh axes a tensor's logical dimensions are divided over: one table for parameters, one for activations."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import jax
@@ -46,16 +47,18 @@ ACTIVATION_RULES: Rules = MappingProxyType(
 """How activations, and weights gathered for use, lie on the mesh."""
 
 
-def parameter_rules(axes: Sequence[str | None], expert_axes: Sequence[str] = ("expert",)) -> Rules:
+def parameter_rules(axes: Sequence[str | None], expert_axes: Sequence[str] = ("expert",), zero: int = 3) -> Rules:
     """Rules of one parameter: a mesh axis that divides the experts divides nothing else of their tensors.
 
     Args:
         axes: its logical axes.
         expert_axes: mesh axes over which the experts are divided.
+        zero: as mesh.zero: under 3 parameters are stored whole along `fsdp`.
     """
+    stored = PARAMETER_RULES if zero == 3 else MappingProxyType({**PARAMETER_RULES, "embed": None})
     if "expert" not in axes:
-        return PARAMETER_RULES
-    rules = {name: _without(entry, expert_axes) for name, entry in PARAMETER_RULES.items()}
+        return stored
+    rules = {name: _without(entry, expert_axes) for name, entry in stored.items()}
     return MappingProxyType(rules | {"expert": _entry(expert_axes)})
 
 
@@ -96,3 +99,21 @@ def constrain(x: jax.Array, axes: Sequence[str | None], mesh: Mesh) -> jax.Array
     if mesh.size == 1:
         return x
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, to_partition_spec(axes, ACTIVATION_RULES)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def shard_gradient(weight: jax.Array, axes: tuple[str | None, ...], mesh: Mesh) -> jax.Array:
+    """The weight itself; its gradient is divided over the mesh like the optimizer's state as soon as it is formed."""
+    return weight
+
+
+def _shard_gradient_forward(weight: jax.Array, axes: tuple[str | None, ...], mesh: Mesh) -> tuple[jax.Array, None]:
+    return weight, None
+
+
+def _shard_gradient_backward(axes: tuple[str | None, ...], mesh: Mesh, _: None, grad: jax.Array) -> tuple[jax.Array]:
+    sharding = NamedSharding(mesh, to_partition_spec(axes, PARAMETER_RULES))
+    return (jax.lax.with_sharding_constraint(grad, sharding),)
+
+
+shard_gradient.defvjp(_shard_gradient_forward, _shard_gradient_backward)

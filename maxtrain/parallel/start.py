@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 
+from maxtrain.config.checks.backend import Backend
 from maxtrain.core.errors import UserError
 
 
@@ -173,6 +174,14 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
             raise UserError(
                 f"mesh.devices = {num_devices} but JAX already runs with {jax.local_device_count()}: start afresh"
             ) from error
+
+
+def find_backend() -> Backend:
+    """What the devices are; they start if they have not."""
+    device = jax.local_devices()[0]
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    return Backend(device.platform, device.device_kind, capability)
 
 
 def enable_compilation_cache(directory: Path) -> None:

@@ -1,6 +1,15 @@
 """Arithmetic of a run without devices: parameters, operations, steps."""
 
 from maxtrain.plan.flops import FlopsPerToken, training_flops_per_token
+from maxtrain.plan.links import LINK_FORMULAS, slow_link_bytes
 from maxtrain.plan.parameters import Component, ParameterCount, count_parameters
 
-__all__ = ["Component", "FlopsPerToken", "ParameterCount", "count_parameters", "training_flops_per_token"]
+__all__ = [
+    "LINK_FORMULAS",
+    "Component",
+    "FlopsPerToken",
+    "ParameterCount",
+    "count_parameters",
+    "slow_link_bytes",
+    "training_flops_per_token",
+]

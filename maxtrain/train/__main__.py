@@ -1,6 +1,7 @@
 """`python -m maxtrain.train CONFIG [KEY=VALUE ...]`: train a model, or go on with it."""
 
 import argparse
+import logging
 import sys
 
 from maxtrain.config.batch_plan import plan_batches
@@ -10,7 +11,7 @@ from maxtrain.config.merge import load_source
 from maxtrain.core.errors import UserError, run_command
 from maxtrain.core.files import user_cache_directory
 from maxtrain.core.log import configure_logging
-from maxtrain.core.memory import keep_freed_memory
+from maxtrain.core.memory import collect_rarely, keep_freed_memory
 from maxtrain.loader import HeldOut, Loader
 
 _DESCRIPTION = """\
@@ -26,6 +27,7 @@ examples:
   python -m maxtrain.train configs/learning/first.yaml
   python -m maxtrain.train configs/learning/first.yaml run.directory=runs/mine schedule.lr=1e-3
   python -m maxtrain.train configs/learning/first.yaml mesh.devices=8 mesh.fsdp=2 mesh.expert=4 batch.micro_batch=1
+  python -m maxtrain.train configs/learning/first.yaml --memory-report remat.policy=full
   python -m maxtrain.train CONFIG --coordinator host0:1234 --num-processes 2 --process-id 0
 
 exit codes:
@@ -43,6 +45,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("config", help="YAML config")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides of the config")
+    parser.add_argument(
+        "--memory-report",
+        action="store_true",
+        help="compile the step, print what it holds in a device's memory, and leave without training",
+    )
     parser.add_argument("--stop-at", type=int, metavar="STEP", help="save and stop after this step")
     group = parser.add_argument_group("several processes (found by themselves under Slurm, JobSet and on TPU pods)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
@@ -66,27 +73,45 @@ def main(arguments: list[str] | None = None) -> int:
     plan = plan_batches(config)
     if args.stop_at is not None and args.stop_at > plan.num_steps:
         raise UserError(f"--stop-at {args.stop_at}: the run has {plan.num_steps} steps; leave it out to train them all")
+    if config.profile.steps is not None and config.profile.steps[1] > plan.num_steps:
+        raise UserError(
+            f"profile.steps = {list(config.profile.steps)}: the run has {plan.num_steps} steps; "
+            f"set the last one to at most {plan.num_steps}"
+        )
 
-    loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
-    heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
+    loader = heldout = None
+    if not args.memory_report:
+        loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+        heldout = HeldOut.from_config(config, loader) if config.evaluation.every else None
 
     # JAX is imported only now, so that a mistake in the config or the data is told within a second.
     import jax
 
-    from maxtrain.parallel.start import enable_compilation_cache, start_devices, start_processes
+    from maxtrain.parallel.start import enable_compilation_cache, find_backend, start_devices, start_processes
+    from maxtrain.parallel.xla_flags import apply_preset
 
     keep_freed_memory()  # before JAX starts its threads; only steps on CPU need it
+    added = apply_preset() if config.train.xla_flags == "auto" else None
     num_processes = start_processes(args.coordinator, args.num_processes, args.process_id)
     start_devices(config.mesh.devices, num_processes=num_processes)
     configure_logging(process=jax.process_index())
+    if added is not None:
+        logging.getLogger(__name__).info(added)
     if jax.default_backend() != "cpu":
         keep_freed_memory(False)
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
-    check_or_raise(config, config.mesh.devices or jax.device_count(), name=source.name, origins=source.origins)
+    devices = config.mesh.devices or jax.device_count()
+    check_or_raise(config, devices, backend=find_backend(), name=source.name, origins=source.origins)
 
+    if loader is None:
+        from maxtrain.train.memory import memory_report
+
+        print(memory_report(config, plan))
+        return 0
     from maxtrain.train.session import run_training
 
+    collect_rarely()
     return run_training(config, plan, loader, heldout, args.stop_at)
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PHASES = ("data_wait", "device", "save_stall", "evaluation")
+PHASES = ("data_wait", "device", "save_stall", "evaluation", "profile")
 """What is timed apart; the rest of a step is the host's."""
 
 
@@ -25,11 +25,11 @@ class StepClock:
             self._spent[name] += time.perf_counter() - start
 
     def lap(self) -> dict[str, float]:
-        """End the step: seconds by phase, `host`, and `step`, which leaves evaluation and save stalls out."""
+        """End the step: seconds by phase, `host`, and `step`, which leaves saves, evaluation and profiling out."""
         now = time.perf_counter()
         spent = self._spent
         whole = now - self._start
         host = max(whole - sum(spent.values()), 0.0)
-        step = whole - spent["save_stall"] - spent["evaluation"]
+        step = whole - spent["save_stall"] - spent["evaluation"] - spent["profile"]
         self._start, self._spent = now, dict.fromkeys(PHASES, 0.0)
         return {**spent, "host": host, "step": step}

@@ -26,13 +26,24 @@ Seconds = dict[str, float]
 class LogHook(Hook):
     """Writes every step's line to metrics.jsonl, the sinks and the progress line."""
 
-    def __init__(self, build: LineBuilder, journal: Journal | None) -> None:
+    def __init__(self, build: LineBuilder, journal: Journal | None, profiled: tuple[int, int] | None = None) -> None:
         self._build, self._journal = build, journal
+        self._profiled = range(profiled[0], profiled[1] + 1) if profiled else range(0)
+        self._kept: dict[int, dict[str, Any]] = {}
 
     def observe(self, step: int, metrics: Metrics, seconds: Seconds) -> None:
         """Write the step's line."""
         if self._journal is not None:
-            self._journal.stepped(self._build(step, metrics, seconds))
+            line = self._build(step, metrics, seconds)
+            if step in self._profiled:
+                self._kept[step] = line
+            self._journal.stepped(line)
+
+    def add_communication(self, steps: range, fraction: float) -> None:
+        """Write the lines of profiled steps again, with the share of their time that was communication."""
+        for step in steps:
+            if self._journal is not None and step in self._kept:
+                self._journal.restated({**self._kept.pop(step), "communication_fraction": fraction})
 
 
 class GuardHook(Hook):
@@ -127,8 +138,9 @@ class SaveHook(Hook):
         with self._clock.phase("save_stall"):
             self._flush()
             self.settle()
-            # The loss has no say: where it is not finite the step was skipped, and the state is that before it.
-            finite = bool(_finite_check()(state))
+            # The loss has no say: where it is not finite the step was skipped, and the state is that before it. A new
+            # state is finite by construction, and compiling the check would keep the first step waiting.
+            finite = step == 0 or bool(_finite_check()(state))
             self._unproven.append(step)
             try:
                 record = self._record(step, self._metrics, finite, self._probation)

@@ -71,6 +71,11 @@ class Journal:
             self.events.write("warning", step, reason="the config changed since the last checkpoint", keys=changed)
             self.progress.message(f"note: changed since the last checkpoint: {', '.join(changed)}")
 
+    def warn(self, text: str) -> None:
+        """Tell, and record, something a person should read."""
+        self.events.write("warning", None, reason=text)
+        self.progress.message(f"warning: {text}")
+
     def reading(self, step: int, usage: list[DomainUse]) -> None:
         """Record what each stage reads of each domain, padding and splits counted."""
         self.events.write("data", step, usage=[asdict(use) for use in usage])
@@ -98,6 +103,11 @@ class Journal:
             for sink in self.sinks:
                 sink.write(line)
             self.progress.update(line)
+
+    def restated(self, values: dict[str, Any]) -> None:
+        """Write the line of a step again, which now counts; neither sinks nor the progress line repeat it."""
+        with self._remembering():
+            self.metrics.write(values)
 
     def skipped(self, step: int, **facts: Any) -> None:
         """Record a skipped step."""

@@ -90,6 +90,7 @@ def make_line_builder(
             "device_seconds": seconds["device"],
             "host_seconds": seconds["host"],
             "save_stall_seconds": seconds["save_stall"],
+            "communication_fraction": None,
             "memory_bytes": in_use,
             "memory_peak_bytes": peak_memory,
         }

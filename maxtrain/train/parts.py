@@ -74,7 +74,11 @@ def build_parts(
     axes = {spec.path: spec.axes for spec in model.table}
     optimizer = make_optimizer(
         config.optimizer,
-        model.abstract_params(),
+        jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            model.abstract_params(),
+            model.update_shardings(),
+        ),
         axes,
         factors=multipliers(config.model),
         order=model.memory_order,

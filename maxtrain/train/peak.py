@@ -30,7 +30,8 @@ def device_peak_tflops(stated: float | None, precision: PrecisionConfig) -> tupl
 
     Args:
         stated: the config's value, which wins.
-        precision: on a device that is not known, a square product in this format is measured.
+        precision: on a device that is not known, a square product in this format is measured (bfloat16 for float8,
+            whose MFU is told against the bfloat16 peak on every device).
 
     Returns:
         TFLOP/s a device, and `config`, `maker` or `measured`.
@@ -41,7 +42,8 @@ def device_peak_tflops(stated: float | None, precision: PrecisionConfig) -> tupl
     known = [name for name in _BF16_TFLOPS if name.lower() in device.device_kind.lower()]
     if known:
         return _BF16_TFLOPS[max(known, key=len)], "maker"
-    return _measure(jnp.dtype(precision.compute), len(jax.local_devices())), "measured"
+    measured = "bfloat16" if precision.compute == "float8" else precision.compute
+    return _measure(jnp.dtype(measured), len(jax.local_devices())), "measured"
 
 
 def _measure(dtype: jnp.dtype, sharers: int) -> float:

@@ -18,19 +18,24 @@ from maxtrain.config.batch_plan import BatchPlan
 from maxtrain.config.schema import BATCH_AXES, Config
 from maxtrain.loader import HeldOut, Loader
 from maxtrain.monitor.heldout import HeldOutResult, read_heldout
+from maxtrain.monitor.step_profile import StepProfile, to_markdown, write_profile
+from maxtrain.monitor.units import human_bytes
 from maxtrain.optim import group_of
 from maxtrain.parallel.agreement import ProcessGroup
+from maxtrain.parallel.device_order import describe_order, nodes_spanned
 from maxtrain.parallel.pipeline import Pipeline
-from maxtrain.plan import training_flops_per_token
+from maxtrain.plan import LINK_FORMULAS, slow_link_bytes, training_flops_per_token
 from maxtrain.train.clock import StepClock
 from maxtrain.train.evaluator import make_evaluator
 from maxtrain.train.feed import BatchFeeder, feed
 from maxtrain.train.hooks import EvaluateHook, GuardHook, LogHook, SaveHook
 from maxtrain.train.journal import Journal
 from maxtrain.train.loop import Hook, run_steps
+from maxtrain.train.memory import out_of_memory_explained
 from maxtrain.train.metrics import LineBuilder, make_line_builder
 from maxtrain.train.parts import Parts, build_parts
 from maxtrain.train.peak import device_peak_tflops
+from maxtrain.train.profile import ProfileHook
 from maxtrain.train.run_directory import RunDirectory
 from maxtrain.train.state import TrainState, from_saved, to_saved
 from maxtrain.train.stop import StopSignal
@@ -59,6 +64,7 @@ def run_training(
 
     Raises:
         CheckpointError: no checkpoint is usable, or one could not be saved (told at the end).
+        OutOfMemoryError: a device's memory does not hold the run.
         StoppedError: the guard stopped the run.
         UserError: the directory cannot be written or is in use, or the config may not change so.
     """
@@ -71,7 +77,8 @@ def run_training(
             parts = parts or build_parts(config, plan, len(loader.domains))
             build_line = _announce(config, plan, loader, parts, opened)
             attempt = _Attempt(config, plan, loader, heldout, parts, processes, journal, build_line)
-            step, reason, number = attempt.run(last, stack)
+            with out_of_memory_explained(config, plan, parts):
+                step, reason, number = attempt.run(last, stack)
         except BaseException as error:
             if journal is not None:
                 journal.stop(None, f"{type(error).__name__}: {error}")
@@ -113,6 +120,14 @@ def _announce(
             f"{num_parameters:,} parameters on {parts.mesh.size} device(s) of {peak:.3g} TFLOP/s ({source}); "
             f"{plan.num_steps} steps; run directory {config.run.directory}"
         )
+        if parts.mesh.size > 1:
+            journal.progress.message(f"mesh: {describe_order(parts.mesh)}")
+        spanned = nodes_spanned(parts.mesh.devices, parts.mesh.axis_names)
+        for axis, count in slow_link_bytes(config, parts.mesh.shape, spanned).items():
+            journal.warn(
+                f"mesh.{axis} spans {spanned[axis]} nodes: each device sends about {human_bytes(count)} a step over "
+                f"the links between them ({LINK_FORMULAS[axis]}); keep it inside a node where it fits"
+            )
     return make_line_builder(
         plan,
         domains=loader.domains,
@@ -166,11 +181,14 @@ class _Attempt:
         feeder = BatchFeeder(self.parts.mesh, self.config.batch.micro_batch)
         save = self._save_hook(store, step, probation)
         evaluate = self._evaluate_hook(feeder)
+        log = LogHook(self.build_line, self.journal, self.config.profile.steps)
+        profile = self._profile_hook(log, last, stack)
         hooks: list[Hook] = [
-            LogHook(self.build_line, self.journal),
+            log,
             save,
             GuardHook(self.config.guard, self.journal),
             *([evaluate] if evaluate else []),
+            *([profile] if profile else []),
         ]
         stop = StopSignal()
         try:
@@ -178,7 +196,8 @@ class _Attempt:
                 if step == 0:
                     save.act(step, state)
                     save.finish()
-                if evaluate is not None and evaluate.due(step) and not self._is_evaluated(step):
+                # Not at step 0: it would tell the vocabulary's logarithm and keep the first step waiting.
+                if evaluate is not None and step > 0 and evaluate.due(step) and not self._is_evaluated(step):
                     evaluate.act(step, state)
                 batches = feed(self.loader, feeder, step, self.config.data.prefetch)
                 self.clock.lap()
@@ -258,6 +277,22 @@ class _Attempt:
 
         evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
         return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
+
+    def _profile_hook(self, log: LogHook, last: int, stack: ExitStack) -> ProfileHook | None:
+        if self.config.profile.steps is None:
+            return None
+        directory = Path(self.config.run.directory) / "profile"
+
+        def report(profile: StepProfile) -> None:
+            if self.journal is not None:
+                write_profile(directory, profile)
+                log.add_communication(range(profile.first_step, profile.last_step + 1), profile.communication_fraction)
+                self.journal.progress.message(to_markdown(profile))
+
+        mesh = dict(self.parts.mesh.shape)
+        hook = ProfileHook(self.config.profile.steps, directory, mesh, report, end=last, clock=self.clock)
+        stack.callback(hook.close)
+        return hook
 
     def _is_evaluated(self, step: int) -> bool:
         """Whether the results of a step are written: a stop may have come between its save and its evaluation."""

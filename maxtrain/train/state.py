@@ -46,7 +46,10 @@ def dropout_keys(seed: int, step: Array, num_rows: int) -> Array:
 
 def new_state(model: Model, optimizer: Optimizer, key: Array) -> TrainState:
     """State before the first step; jit it with out_shardings so that parameters are born sharded."""
-    params = model.init(key)
+    return _state_of(model.init(key), model, optimizer)
+
+
+def _state_of(params: Any, model: Model, optimizer: Optimizer) -> TrainState:
     zero = jnp.zeros((), jnp.int32)
     return TrainState(params, optimizer.init(params), model.expert_bias(), zero, zero, zero)
 
@@ -54,10 +57,10 @@ def new_state(model: Model, optimizer: Optimizer, key: Array) -> TrainState:
 def abstract_state(model: Model, optimizer: Optimizer, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, dtypes and shardings of the state.
 
-    What the optimizer keeps of a parameter is sharded like it; all else is replicated.
+    What the optimizer keeps of a parameter is divided over `fsdp` whatever mesh.zero is; all else is replicated.
     """
-    shapes = jax.eval_shape(lambda: new_state(model, optimizer, init_key(0)))
-    shardings = dict(leaf_paths(model.shardings()))
+    shapes = jax.eval_shape(lambda params: _state_of(params, model, optimizer), model.abstract_params())
+    shardings = dict(leaf_paths(model.update_shardings()))
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def annotate(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding = replicated) -> jax.ShapeDtypeStruct:

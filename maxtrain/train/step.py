@@ -28,6 +28,8 @@ def batch_gradients(
 ) -> tuple[Any, Array, LossAux]:
     """Sum losses and gradients over the microbatches of a batch, one after another or, in a pipeline, several at once.
 
+    With mesh.zero = 2 the gradient of every pass, and with it the sum, is divided over `fsdp`.
+
     Args:
         model: the model.
         params: its parameters.
@@ -44,6 +46,8 @@ def batch_gradients(
 
     def one_pass(part: tuple[Batch, Array | None]) -> tuple[Any, Array, LossAux]:
         (total, aux), grads = grad(params, part[0], expert_bias=expert_bias, row_keys=part[1])
+        if model.runtime.zero == 2:
+            grads = _divide(model, grads)
         return grads, total, aux._replace(nll_B=aux.nll_B.reshape(-1), weight_B=aux.weight_B.reshape(-1))
 
     passes: tuple[Batch, Array | None] = (dict(batch), row_keys_AB)
@@ -68,6 +72,13 @@ def batch_gradients(
     (grads, total, aux), (nll, weight, logits) = jax.lax.scan(add, zeros, passes)
     logits = jax.tree.map(lambda leaf: leaf.max(0), logits)
     return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1), max_logits=logits)
+
+
+def _divide(model: Model, tree: Any) -> Any:
+    """A tree like the parameters laid out as the optimizer's state; nothing to do with mesh.zero = 3."""
+    if model.mesh is None or model.runtime.zero == 3:
+        return tree
+    return jax.lax.with_sharding_constraint(tree, model.update_shardings())
 
 
 def make_train_step(
@@ -97,6 +108,8 @@ def make_train_step(
             keys = dropout_keys(config.run.seed, state.step, num_micro * rows).reshape(num_micro, rows)
         in_flight = config.pipeline.microbatches
         sums, total, aux = batch_gradients(model, state.params, batch, state.expert_bias, keys, in_flight)
+        # The update is made of shards; what is not stored so is gathered when the step returns it.
+        sums, params = _divide(model, sums), _divide(model, state.params)
         targets = aux.weight_B.sum()
         per_token = 1.0 / jnp.maximum(targets, 1.0)
         loss = total * per_token
@@ -107,18 +120,19 @@ def make_train_step(
             ok &= grad_norm <= bound
 
         scale = per_token if clip is None else per_token * jnp.minimum(1.0, clip / jnp.maximum(grad_norm, 1e-30))
-        grads = jax.tree.map(lambda leaf: leaf * scale, sums)
-        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
         lr = schedule(state.updates)
         clipped = {}
-        if config.optimizer.qk_clip is not None:
-            clipped = clip_factors(aux.max_logits, config.optimizer.qk_clip, config.model.kv_heads)
-        params = optimizer.apply(state.params, direction, lr, state.updates, clipped)
+        with jax.named_scope("optimizer"):
+            grads = jax.tree.map(lambda leaf: leaf * scale, sums)
+            direction, opt_state = optimizer.update(grads, state.opt_state, params)
+            if config.optimizer.qk_clip is not None:
+                clipped = clip_factors(aux.max_logits, config.optimizer.qk_clip, config.model.kv_heads)
+            moved = optimizer.apply(params, direction, lr, state.updates, clipped)
         expert_bias = state.expert_bias
         if moe is not None and moe.balance == "bias":
             load = aux.expert_load
             expert_bias += moe.bias_rate * jnp.sign(load.mean(-1, keepdims=True) - load)
-        new, old = (params, opt_state, expert_bias), (state.params, state.opt_state, state.expert_bias)
+        new, old = (moved, opt_state, expert_bias), (params, state.opt_state, state.expert_bias)
         params, opt_state, expert_bias = jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
         skips = jnp.where(ok, 0, state.skips + 1)
         after = TrainState(params, opt_state, expert_bias, state.step + 1, state.updates + ok.astype(jnp.int32), skips)

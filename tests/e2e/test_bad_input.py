@@ -4,12 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from maxtrain.config.batch_plan import plan_batches
 from maxtrain.core.errors import ExitCode, run_command
+from maxtrain.loader import Loader
+from maxtrain.monitor.events import read_events
 from maxtrain.train.__main__ import main
+from maxtrain.train.memory import MemoryTable, OutOfMemoryError
+from maxtrain.train.session import run_training
 
 
 def fails(capsys, *arguments: str, code: ExitCode = ExitCode.USAGE) -> str:
@@ -121,6 +129,37 @@ def test_a_run_directory_that_cannot_be_written(runner, tmp_path, place):
     directory = tmp_path / "taken" / "run" if place == "file" else Path("/proc/maxtrain-run")
     with pytest.raises(ValueError, match="cannot be written"):
         runner.train(tmp_path / "x", f"run.directory={directory}")
+
+
+def test_a_device_without_memory_ends_the_run_with_the_memory_table(runner, tmp_path, monkeypatch):
+    directory = tmp_path / "run"
+    config = runner.load(directory)
+    parts = runner.parts(config)
+    table = MemoryTable(1, 2, 1, 1, 1, 1, 1, None)
+    monkeypatch.setattr("maxtrain.train.memory.measure_memory", lambda *_: table)
+
+    def step(state, batch):
+        return jax.jit(lambda: jnp.zeros(2**50, jnp.int8))()
+
+    plan = plan_batches(config)
+    loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
+    with pytest.raises(OutOfMemoryError, match=r"(?s)a device is out of memory .*parameters .*moments .*largest cure"):
+        run_training(config, plan, loader, None, None, replace(parts, train_step=step))
+    stop = read_events(directory / "events.jsonl")[-1]
+    assert stop.kind == "stop"
+    assert "largest cure" in stop.fields["reason"]
+
+
+def test_a_memory_report_reads_no_data_and_leaves_no_run(capsys, config, tmp_path):
+    small = ["data.dataset=nowhere", "model.moe=null", "model.num_layers=1"]
+    assert run_command(lambda: main([str(config), "--memory-report", *small])) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("memory of one device (cpu; mesh: one device; mesh.zero 3)")
+    assert [line.split()[0] for line in lines[1:9]] == [
+        "parameters", "moments", "gradients", "activations", "logits", "batch", "temporary", "total"
+    ]  # fmt: skip
+    assert lines[9].startswith("largest cure: ")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_is_committed(runner, tmp_path, same_bits):

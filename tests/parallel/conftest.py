@@ -18,7 +18,11 @@ ROWS, LENGTH, VOCABULARY = 32, 32, 128
 
 
 def parity_config(mesh: dict[str, int], num_micro: int = 1, /, **sections: dict[str, Any]) -> Config:
-    """Eight experts, shared expert, first layer dense, windows; float32; sections change some keys of it."""
+    """Eight experts, shared expert, first layer dense, windows; float32; sections change some keys of it.
+
+    `zero` may stand among the mesh's axes.
+    """
+    sizes = [size for axis, size in mesh.items() if axis != "zero"]
     ranks = int(np.prod([mesh.get(axis, 1) for axis in ("data", "fsdp", "expert")]))
     config: dict[str, Any] = {
         "run": {"directory": "unused", "seed": 11},
@@ -47,7 +51,7 @@ def parity_config(mesh: dict[str, int], num_micro: int = 1, /, **sections: dict[
                 "z_weight": 1e-3,
             },
         },
-        "mesh": {"devices": int(np.prod(list(mesh.values()))) if mesh else 1, **mesh},
+        "mesh": {"devices": int(np.prod(sizes)) if sizes else 1, **mesh},
         "train": {"total_tokens": 64 * ROWS * LENGTH, "scan_unroll": 1},
         # eps over the rounding of a gradient's sum, which Adam would otherwise turn into whole steps.
         "optimizer": {"weight_decay": 0.1, "clip_norm": None, "eps": 1e-6},

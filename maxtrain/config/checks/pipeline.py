@@ -1,7 +1,8 @@
 """The pipeline: layers that divide over the stages, and microbatches that fill them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
+from typing import Any
 
 from maxtrain.config.checks.batch import batch_phases
 from maxtrain.config.checks.numbers import divisors_near, multiples_near, say_either
@@ -14,7 +15,7 @@ def check_pipeline(config: Config, sizes: Mapping[str, int] | None) -> Iterator[
     stages = sizes["pipeline"] if sizes else max(config.mesh.pipeline, 1)
     if stages > 1:
         layers = list(_check_layers(config.model, config.pipeline, stages))
-        yield from layers or _check_windows(config.model, config.pipeline, stages)
+        yield from layers or _check_slots(config, stages)
         yield from _check_microbatches(config, stages, sizes)
     elif config.mesh.pipeline == 1:
         for key in ("rounds", "microbatches", "uneven"):
@@ -54,17 +55,29 @@ def _check_layers(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> 
         )
 
 
-def _check_windows(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> Iterator[Violation]:
-    leading = _num_leading(model)
-    windows = [model.window_of(layer) for layer in range(leading, model.num_layers)]
-    size = -(-len(windows) // (stages * pipeline.rounds))
-    slots = [windows[start : start + size] for start in range(0, len(windows), size)]
-    if any(slot != windows[: len(slot)] for slot in slots):
+def _check_slots(config: Config, stages: int) -> Iterator[Violation]:
+    """All slots are one program: they have the same windows and the same remat policies."""
+    model, rounds = config.model, config.pipeline.rounds
+    layers = range(_num_leading(model), model.num_layers)
+    size = -(-len(layers) // (stages * rounds))
+
+    def differ(of_layer: Callable[[int], Any]) -> bool:
+        values = [of_layer(layer) for layer in layers]
+        return any(value != values[place % size] for place, value in enumerate(values))
+
+    if differ(model.window_of):
         yield Violation(
             "model.global_every",
             model.global_every,
-            f"gives the {stages} × {pipeline.rounds} slots of {size} layer(s) different windows",
+            f"gives the {stages} × {rounds} slots of {size} layer(s) different windows",
             f"make mesh.pipeline × pipeline.rounds such that {model.global_every} divides the layers of a slot",
+        )
+    if differ(config.remat.policy_of):
+        yield Violation(
+            "remat.layers",
+            [f"{part.first} to {part.last}" for part in config.remat.layers],
+            f"gives the {stages} × {rounds} slots of {size} layer(s) different policies",
+            "give the same layers of every slot the same policy, or none their own",
         )
 
 

@@ -37,9 +37,21 @@ def _check_schedule(config: Config) -> Iterator[Violation]:
         )
 
 
+def _check_profile(config: Config) -> Iterator[Violation]:
+    if config.profile.steps is None:
+        return
+    first, last = config.profile.steps
+    shown = f"[{first}, {last}]"
+    if first < 2:
+        yield Violation("profile.steps", shown, "the first step compiles and cannot be profiled", "begin at 2 or later")
+    if last < first:
+        yield Violation("profile.steps", shown, "the last step comes before the first", f"set [{last}, {first}]")
+
+
 def check_run(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
-    """The learning rate's phases fit in the run; checkpoints that are to be kept are saved at all."""
+    """The learning rate's phases fit in the run; what is to be kept is saved at all; profiled steps are in order."""
     yield from _check_schedule(config)
+    yield from _check_profile(config)
     checkpoint = config.checkpoint
     if checkpoint.keep_every is not None and checkpoint.keep_every % checkpoint.every:
         yield Violation(

@@ -17,6 +17,7 @@ from maxtrain.config.schema.model import (
     ParametrizationConfig,
     PrecisionConfig,
     RematConfig,
+    RematRange,
     RopeConfig,
     RopeScaling,
 )
@@ -30,6 +31,7 @@ from maxtrain.config.schema.run import (
     LoggingConfig,
     MeshConfig,
     PipelineConfig,
+    ProfileConfig,
     RunConfig,
     TrainConfig,
 )
@@ -58,8 +60,10 @@ __all__ = [
     "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",
+    "ProfileConfig",
     "Range",
     "RematConfig",
+    "RematRange",
     "RopeConfig",
     "RopeScaling",
     "RunConfig",

@@ -1,8 +1,9 @@
 """The model's shape and its numerics."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from maxtrain.config.schema.types import (
+    AsTuple,
     Fraction,
     NonNegativeInt,
     NonNegativeReal,
@@ -14,6 +15,7 @@ from maxtrain.config.schema.types import (
 
 Activation = Literal["swiglu", "geglu", "relu2"]
 DType = Literal["float32", "bfloat16"]
+RematPolicy = Literal["none", "full", "save_attention", "save_dots", "offload_dots"]
 
 
 class RopeScaling(Section):
@@ -170,14 +172,35 @@ class PrecisionConfig(Section):
 
     parameters: DType = "float32"
     """How the layers' matrices are stored, and a microbatch's gradients of them; see optimizer.stochastic_rounding."""
-    compute: DType = "float32"
-    """Operands of matrix products; they accumulate in float32."""
+    compute: Literal["float32", "bfloat16", "float8"] = "float32"
+    """Operands of matrix products, summed in float32. `float8`: products with weights of attention, feed-forwards and
+    experts (e4m3, gradients e5m2), all others bfloat16."""
+    emulate: bool = False
+    """Run float8 on devices without such units, by rounding operands: slow, for comparison."""
     activations: DType = "float32"
     """The residual stream and what is kept for the backward pass."""
+
+
+class RematRange(Section):
+    """Some layers with a policy of their own."""
+
+    first: NonNegativeInt
+    """First layer, counted from 0."""
+    last: NonNegativeInt
+    """Last layer, itself included."""
+    policy: RematPolicy
+    """As remat.policy."""
 
 
 class RematConfig(Section):
     """What the backward pass recomputes instead of keeping."""
 
-    policy: Literal["none", "full", "save_attention", "save_dots"] = "none"
-    """`none` keeps all; `full` layer inputs; `save_attention` also attention outputs; `save_dots` also products."""
+    policy: RematPolicy = "none"
+    """`none` keeps all; `full` layer inputs; `save_attention` also attention outputs; `save_dots` also products;
+    `offload_dots` the same, products in host memory."""
+    layers: Annotated[tuple[RematRange, ...], AsTuple] = ()
+    """Ranges of layers with another policy; they may not overlap."""
+
+    def policy_of(self, layer: int) -> RematPolicy:
+        """Policy of one layer."""
+        return next((part.policy for part in self.layers if part.first <= layer <= part.last), self.policy)

@@ -43,7 +43,7 @@ class MeshConfig(Section):
     data: AxisSize = 1
     """Replicas of the parameters, each with its own rows."""
     fsdp: AxisSize = 1
-    """Shards of parameters and optimizer state, each with its own rows."""
+    """Shards of optimizer state, gradients and parameters (mesh.zero), each with its own rows."""
     pipeline: AxisSize = 1
     """Pipeline stages, which divide the layers; see the section `pipeline`."""
     expert: AxisSize = 1
@@ -52,6 +52,8 @@ class MeshConfig(Section):
     """Shards of the sequence, for attention by a ring."""
     tensor: AxisSize = 1
     """Shards of heads, hidden widths and vocabulary."""
+    zero: Literal[1, 2, 3] = 3
+    """What mesh.fsdp divides (Rajbhandari 2020): 1 the optimizer's state, 2 gradients too, 3 parameters too."""
     expert_fold: Annotated[tuple[FoldAxis, ...], AsTuple] = ()
     """Further axes that divide the experts, instead of what they divide elsewhere: fsdp keeps experts whole."""
     exchange: Literal["auto", "all_to_all", "ragged", "ring", "dense"] = "auto"
@@ -89,6 +91,8 @@ class TrainConfig(Section):
     """Layers unrolled in one turn of the layer scan."""
     kernels: Literal["auto", "reference"] = "auto"
     """`reference` uses the plain forms of attention, experts and loss: slow, for comparison."""
+    xla_flags: Literal["auto", "none"] = "auto"
+    """`auto` adds flags that overlap collectives with computation on GPU and TPU; flags already set stay."""
     compilation_cache: bool = True
     """Keep compiled programs in the user's cache directory."""
 
@@ -112,7 +116,7 @@ class EvaluationConfig(Section):
     """Held-out loss and bits per byte of every domain while training."""
 
     every: NonNegativeInt = 0
-    """Steps between evaluations; 0 for none."""
+    """Steps between evaluations, and after the last step; the initial state is not evaluated. 0 for none."""
     dataset: str | None = None
     """Dataset directory or URL; null for data.dataset, whatever the stages read. Not with synthetic data."""
     split: str = "heldout"
@@ -130,6 +134,14 @@ class LoggingConfig(Section):
     """Write TensorBoard event files."""
     peak_tflops: NonNegativeReal | None = None
     """Peak of one device in TFLOP/s, for MFU; null: known accelerators by name, else measured at start."""
+
+
+class ProfileConfig(Section):
+    """Tracing of some steps; it changes no bit of the run."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, AsTuple] = None
+    """First and last step to trace into RUN/profile/, with a table of their time; null for none. An attempt that begins
+    later than two steps before the first traces nothing, as it compiles there."""
 
 
 class Config(Section):
@@ -165,3 +177,5 @@ class Config(Section):
     """What is measured."""
     logging: LoggingConfig = LoggingConfig()
     """What is shown."""
+    profile: ProfileConfig = ProfileConfig()
+    """What is traced."""

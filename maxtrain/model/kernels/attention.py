@@ -50,6 +50,7 @@ Segments = tuple[Array, Array] | None
 Kept = tuple[Array, Array, Array, Segments, Array, Array]
 
 
+@jax.named_scope("attention")
 def attention(
     q_BTNH: Array,
     k_BSKH: Array,

@@ -10,15 +10,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from maxtrain.model.kernels.float8 import float8_einsum, is_float8
+
 Implementation = Literal["auto", "reference"]
 """`reference` is the plain form that the tests hold the fast one against."""
 
 
-def product(spec: str, a: Array, b: Array, compute_dtype: Any) -> Array:
+def product(spec: str, a: Array, b: Array, compute_dtype: Any, *, gradient: int | None = None) -> Array:
     """Einsum of operands cast to compute_dtype, accumulated and returned in float32.
 
-    float32 operands are multiplied as float32 on every backend (accelerators would otherwise round them).
+    float32 operands are multiplied as float32 on every backend (accelerators would otherwise round them). E4M3 means
+    products of `float8`, where a gradient has a format of its own: `gradient` says which operand (0 or 1) is one.
     """
+    if is_float8(compute_dtype):
+        return float8_einsum(spec, a, b, gradient)
     precision = lax.Precision.HIGHEST if jnp.dtype(compute_dtype) == jnp.float32 else None
     return jnp.einsum(
         spec,

@@ -20,6 +20,7 @@ DEFAULT_CHUNK_LOGITS = 256 * 2**20
 Losses = tuple[Array, Array, Array]
 
 
+@jax.named_scope("cross_entropy")
 def cross_entropy(
     x_ND: Array,
     output_VD: Array,
@@ -85,9 +86,17 @@ def _statistics(logits_CV: Array, target_C: Array, vocab_axis: str | None) -> tu
 
 
 def _chunks(num_rows: int, vocab: int, limit: int) -> tuple[int, int]:
-    """Number of chunks and rows in each, so that a chunk has about `limit` logits and chunks are even."""
-    num_chunks = max(1, -(-num_rows * vocab // limit))
+    """Number of chunks and rows in each: as few even chunks as have at most `limit` logits, or one row."""
+    num_chunks = -(-num_rows // max(1, limit // vocab))
     return num_chunks, -(-num_rows // num_chunks)
+
+
+def logits_at_once(num_rows: int, vocab: int, implementation: Implementation, platform: str) -> int:
+    """Most logits that `cross_entropy` holds at once for so many rows and columns of one rank."""
+    if implementation == "reference":
+        return num_rows * vocab
+    limit = CPU_CHUNK_LOGITS if platform == "cpu" else DEFAULT_CHUNK_LOGITS
+    return _chunks(num_rows, vocab, limit)[1] * vocab
 
 
 def _split(num_chunks: int, rows: int, *arrays: Array) -> tuple[Array, ...]:

@@ -25,6 +25,7 @@ from maxtrain.model.kernels.feed_forward import (
     named,
     pre_activations,
 )
+from maxtrain.model.kernels.float8 import storage_dtype
 from maxtrain.model.kernels.grouped_experts import backward_grouped, forward_grouped
 from maxtrain.model.kernels.grouped_matmul import ON_GPU, ON_TPU
 
@@ -34,6 +35,7 @@ LEAST_BLOCK_ROWS = 16
 """Fewest rows of a block."""
 
 
+@jax.named_scope("experts")
 def experts(
     x_ND: Array,
     index_Nk: Array,
@@ -160,15 +162,17 @@ def _forward_rows(
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
-    kept = jax.tree.map(lambda w: unwritten((blocks.choice_P.size, w.shape[2]), compute_dtype), weights[:2])
+    kept = jax.tree.map(
+        lambda w: unwritten((blocks.choice_P.size, w.shape[2]), storage_dtype(compute_dtype)), weights[:2]
+    )
 
     def one_expert(buffers: Buffers, item: tuple[Weights, Array, Array]) -> tuple[Buffers, None]:
-        held = to_dtype(item[0], compute_dtype)
+        held = to_dtype(item[0], storage_dtype(compute_dtype))
 
         def one_block(block: Array, buffers: Buffers) -> Buffers:
             choice_C = _block_of(blocks.choice_P, block, block_rows)
             before = pre_activations(rows_of(x_ND, choice_C, top_k), held, compute_dtype)
-            rows = block_output(before, held, activation, compute_dtype), to_dtype(before, compute_dtype)
+            rows = block_output(before, held, activation, compute_dtype), to_dtype(before, storage_dtype(compute_dtype))
             return jax.tree.map(lambda rows_P, rows_C: _with_block(rows_P, rows_C, block), buffers, rows)
 
         return lax.fori_loop(item[1], item[2], one_block, buffers), None
@@ -204,7 +208,7 @@ def _backward_rows(
     def one_expert(
         buffers: tuple[Array, Array], item: tuple[Weights, Array, Array]
     ) -> tuple[tuple[Array, Array], Weights]:
-        held = to_dtype(item[0], compute_dtype)
+        held = to_dtype(item[0], storage_dtype(compute_dtype))
 
         def one_block(block: Array, carry: tuple[Array, Array, Weights]) -> tuple[Array, Array, Weights]:
             dx_PD, dweight_P, total = carry

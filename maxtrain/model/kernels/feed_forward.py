@@ -21,6 +21,7 @@ from maxtrain.model.kernels.common import (
     stored_transpose,
     to_dtype,
 )
+from maxtrain.model.kernels.float8 import storage_dtype
 
 KEPT_NAMES = ("feed_forward_gate", "feed_forward_up")
 """Checkpoint names of the pre-activations; a remat policy that saves them spares two products."""
@@ -35,6 +36,7 @@ PreActivations = tuple[Array | None, Array]
 """Products with the gate projection (None for `relu2`) and the up projection."""
 
 
+@jax.named_scope("feed_forward")
 def feed_forward(
     x_ND: Array,
     gate_DF: Array | None,
@@ -47,9 +49,9 @@ def feed_forward(
 ) -> Array:
     """Y = activate(x gate, x up) down, row by row.
 
-    The fast form works through blocks of rows. It keeps the pre-activations in compute_dtype, from which the backward
-    pass forms the rest block by block (whether they are kept at all is for rematerialisation of the layer to say); the
-    gradients of the weights add up in float32.
+    The fast form works through blocks of rows. It keeps the pre-activations in compute_dtype (bfloat16 for float8),
+    from which the backward pass forms the rest block by block (whether they are kept at all is for rematerialisation of
+    the layer to say); the gradients of the weights add up in float32.
 
     Args:
         x_ND: input rows.
@@ -109,20 +111,21 @@ def block_gradients(
     gate_DF, up_DF, down_FD = weights
     before = to_dtype(before, jnp.float32)
     hidden_CF, pull = jax.vjp(lambda g, u: activate(g, u, activation), *before)
-    dhidden_CF = product("CD,FD->CF", dy_CD, down_FD, compute_dtype)
+    dhidden_CF = product("CD,FD->CF", dy_CD, down_FD, compute_dtype, gradient=0)
     dscale_C = jnp.sum(hidden_CF * dhidden_CF, axis=1)
     if scale_C is not None:
         dhidden_CF = dhidden_CF * scale_C[:, None]
         dy_CD = dy_CD * scale_C[:, None]
     dgate_CF, dup_CF = pull(dhidden_CF)
-    x_DC = stored_transpose(x_CD.astype(compute_dtype))
-    ddown_FD = product("FC,CD->FD", stored_transpose(hidden_CF.astype(compute_dtype)), dy_CD, compute_dtype)
-    dx_CD = product("CF,DF->CD", dup_CF, up_DF, compute_dtype)
-    dup_DF = product("DC,CF->DF", x_DC, dup_CF, compute_dtype)
+    stored = storage_dtype(compute_dtype)
+    x_DC = stored_transpose(x_CD.astype(stored))
+    ddown_FD = product("FC,CD->FD", stored_transpose(hidden_CF.astype(stored)), dy_CD, compute_dtype, gradient=1)
+    dx_CD = product("CF,DF->CD", dup_CF, up_DF, compute_dtype, gradient=0)
+    dup_DF = product("DC,CF->DF", x_DC, dup_CF, compute_dtype, gradient=1)
     dgate_DF = None
     if gate_DF is not None:
-        dx_CD += product("CF,DF->CD", dgate_CF, gate_DF, compute_dtype)
-        dgate_DF = product("DC,CF->DF", x_DC, dgate_CF, compute_dtype)
+        dx_CD += product("CF,DF->CD", dgate_CF, gate_DF, compute_dtype, gradient=0)
+        dgate_DF = product("DC,CF->DF", x_DC, dgate_CF, compute_dtype, gradient=1)
     return dx_CD, (dgate_DF, dup_DF, ddown_FD), dscale_C
 
 
@@ -150,12 +153,12 @@ def _blocked_forward(
     x_ND: Array, weights: Weights, activation: str, compute_dtype: Any
 ) -> tuple[Array, tuple[Array, Weights, PreActivations]]:
     def run(block_rows: int, x_ND: Array, weights: Weights) -> tuple[Array, PreActivations]:
-        cast = to_dtype(weights, compute_dtype)
+        cast = to_dtype(weights, storage_dtype(compute_dtype))
 
         def block(x_CD: Array) -> tuple[Array, PreActivations]:
             before = pre_activations(x_CD, cast, compute_dtype)
             y_CD = block_output(before, cast, activation, compute_dtype)
-            return y_CD.astype(x_ND.dtype), to_dtype(before, compute_dtype)
+            return y_CD.astype(x_ND.dtype), to_dtype(before, storage_dtype(compute_dtype))
 
         blocks = lax.map(block, _to_blocks(block_rows, x_ND))
         return jax.tree.map(lambda a: _from_blocks(a, x_ND.shape[0]), blocks)
@@ -170,7 +173,7 @@ def _blocked_backward(
     def run(
         block_rows: int, x_ND: Array, weights: Weights, before: PreActivations, dy_ND: Array
     ) -> tuple[Array, Weights]:
-        cast = to_dtype(weights, compute_dtype)
+        cast = to_dtype(weights, storage_dtype(compute_dtype))
         blocks = jax.tree.map(partial(_to_blocks, block_rows), (x_ND, dy_ND, before))
 
         def step(total: Weights, block: tuple[Array, Array, PreActivations]) -> tuple[Weights, Array]:

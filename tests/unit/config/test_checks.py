@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from maxtrain.config import Config, ConfigError, axis_sizes, check_config, check_or_raise
+from maxtrain.config.checks import Backend
 from maxtrain.config.checks.numbers import divisors, divisors_near, multiples_near
 from maxtrain.config.schema import MeshConfig
 
@@ -56,6 +57,23 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (
             ["model.rope.scaling={kind: yarn, factor: 8}"],
             "model.rope.scaling.original_length = null: is required with kind yarn",
+        ),
+        (
+            ["precision.emulate=true"],
+            "precision.emulate = true: has no effect with precision.compute = float32; set false",
+        ),
+        # remat
+        (
+            ["remat.layers=[{first: 1, last: 9, policy: full}]"],
+            "remat.layers.0.last = 9: must be under model.num_layers = 4, for layers count from 0; set 3 or less",
+        ),
+        (
+            ["remat.layers=[{first: 1, last: 0, policy: full}]"],
+            "remat.layers.0.first = 1: must be at most remat.layers.0.last = 0",
+        ),
+        (
+            ["remat.layers=[{first: 0, last: 1, policy: full}, {first: 1, last: 1, policy: none}]"],
+            "remat.layers.1.first = 1: layer 1 is in remat.layers.0 too; make the ranges disjoint",
         ),
         (
             ["model.parametrization={kind: completep, base_d_model: 16}"],
@@ -510,3 +528,35 @@ def test_the_nearest_values() -> None:
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
     assert divisors_near(5, 12) == [4, 6]
     assert divisors_near(100, 12) == [12, 6]
+
+
+def test_host_offload_is_refused_where_device_memory_is_the_hosts(make: MakeConfig) -> None:
+    config = make("remat.layers=[{first: 1, last: 2, policy: offload_dots}]")
+    assert check_config(config, 1) == check_config(config, 1, Backend("gpu", "NVIDIA H100", (9, 0))) == []
+    (violation,) = check_config(config, 1, Backend("cpu", "cpu"))
+    assert str(violation) == (
+        "remat.layers.0.policy = offload_dots: the CPU's device memory is the host's memory, so that nothing would "
+        "leave it; set save_dots, or full to keep less"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "known"),
+    [
+        (Backend("cpu", "cpu"), False),
+        (Backend("gpu", "NVIDIA A100-SXM4-80GB", (8, 0)), False),
+        (Backend("gpu", "NVIDIA L4", (8, 9)), True),
+        (Backend("gpu", "NVIDIA H100 80GB HBM3", (9, 0)), True),
+        (Backend("tpu", "TPU v5p"), False),
+        (Backend("tpu", "TPU7x"), True),
+    ],
+)
+def test_float8_is_refused_where_devices_lack_it_unless_emulated(
+    make: MakeConfig, backend: Backend, known: bool
+) -> None:
+    violations = check_config(make("precision.compute=float8"), 1, backend)
+    assert check_config(make("precision.compute=float8", "precision.emulate=true"), 1, backend) == []
+    assert bool(violations) != known
+    for violation in violations:
+        assert f"precision.compute = float8: {backend.device_kind} has no float8 units" in str(violation)
+        assert violation.cure.startswith("set bfloat16, or precision.emulate to true")

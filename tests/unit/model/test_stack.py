@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 
 from maxtrain.model.block import drop_out
 from maxtrain.model.linear import project
@@ -43,15 +44,13 @@ class TestScanLayers:
         assert outputs is None
 
     def test_a_policy_keeps_what_it_names(self, capsys):
-        from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
-
         def layer(_, x, weight):
             kept = checkpoint_name(jnp.sin(x * weight), "attention_out")
             return jnp.sin(checkpoint_name(jnp.cos(kept * weight), "query")), None
 
         def residuals(remat):
             def run(x):
-                return scan_layers(layer, x, jnp.ones((1, 3)), [None], unroll=1, remat=remat)[0].sum()
+                return scan_layers(layer, x, jnp.ones((1, 3)), [None], unroll=1, remat=[remat])[0].sum()
 
             print_saved_residuals(run, jnp.ones(3))
             return capsys.readouterr().out
@@ -59,6 +58,62 @@ class TestScanLayers:
         names = {policy: residuals(policy) for policy in ("full", "save_attention", "save_dots")}
         lines = {policy: len(text.splitlines()) for policy, text in names.items()}
         assert lines["full"] < lines["save_attention"] < lines["save_dots"]
+
+    @pytest.mark.parametrize(
+        "policies",
+        [
+            ["full"] * 5,
+            ["none", "full", "full", "save_attention", "save_dots"],
+            ["offload_dots", "offload_dots", "none", "none", "full"],
+        ],
+    )
+    def test_ranges_of_policies_change_no_bit(self, policies):
+        """Windows alternate, so that ranges cut the pattern; outputs and gradients are those of one scan."""
+        windows = [2, 5, 2, 5, 2]
+        weights = {"a": jax.random.normal(jax.random.key(0), (5, 8, 8)), "b": jnp.arange(5.0)}
+        x = jax.random.normal(jax.random.key(1), (3, 8))
+
+        def layer(window, x, weight):
+            query = checkpoint_name(jnp.sin(x @ weight["a"]), "query")
+            return checkpoint_name(jnp.cos(query * window + weight["b"]), "attention_out"), query.sum()
+
+        def run(remat):
+            def loss(x, weights):
+                y, outputs = scan_layers(layer, x, weights, windows, unroll=2, remat=remat)
+                return (y * y).sum(), outputs
+
+            step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+            plain: dict[str, str | bool] = {
+                "xla_backend_optimization_level": "0",
+                "xla_llvm_disable_expensive_passes": True,
+            }
+            return step.lower(x, weights).compile(plain)(x, weights)
+
+        jax.tree.map(np.testing.assert_array_equal, run(policies), run(None))
+
+    def test_a_range_recomputes_alone(self):
+        def layer(_, x, weight):
+            return jnp.sin(jnp.exp(x * weight)), None
+
+        def exponentials(remat):
+            def run(x):
+                return scan_layers(layer, x, jnp.ones((4, 3)), [None] * 4, unroll=1, remat=remat)[0].sum()
+
+            return str(jax.make_jaxpr(jax.grad(run))(jnp.ones(3))).count(" exp ")
+
+        assert exponentials(["none"] * 4) == 1
+        assert exponentials(["full"] * 4) == 2
+        assert exponentials(["full", "full", "none", "none"]) == 3
+
+    def test_offloaded_products_lie_in_host_memory(self):
+        def layer(_, x, weight):
+            return jnp.sin(checkpoint_name(x * weight, "query")), None
+
+        def run(x):
+            return scan_layers(layer, x, jnp.ones((2, 3)), [None] * 2, unroll=1, remat=["offload_dots"] * 2)[0].sum()
+
+        text = str(jax.make_jaxpr(jax.grad(run))(jnp.ones(3)))
+        assert "<host>" in text
 
 
 class TestProject:

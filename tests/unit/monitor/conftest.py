@@ -46,6 +46,7 @@ def make_line(step: int, **changes: Any) -> dict[str, Any]:
         "device_seconds": 0.09,
         "host_seconds": 0.009,
         "save_stall_seconds": 0.0,
+        "communication_fraction": None,
         "memory_bytes": None,
         "memory_peak_bytes": None,
     }

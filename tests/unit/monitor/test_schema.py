@@ -48,6 +48,7 @@ NAMES = [
     "device_seconds",
     "host_seconds",
     "save_stall_seconds",
+    "communication_fraction",
     "memory_bytes",
     "memory_peak_bytes",
 ]
@@ -63,6 +64,7 @@ MEASURED = {
     "device_seconds",
     "host_seconds",
     "save_stall_seconds",
+    "communication_fraction",
     "memory_bytes",
     "memory_peak_bytes",
 }

@@ -273,12 +273,17 @@ def test_a_parameter_does_not_take_the_sharding_of_one_whose_path_ends_like_its_
             del key
             return {"output": {"weight": jnp.zeros((2, 2))}, "mtp": {"output": {"weight": jnp.zeros((2, 2))}}}
 
+        def abstract_params(self):
+            return jax.eval_shape(self.init, None)
+
         def expert_bias(self):
             return jnp.zeros((0, 0))
 
         def shardings(self):
             far, near = (NamedSharding(self.mesh, PartitionSpec(name)) for name in ("a", "b"))
             return {"output": {"weight": near}, "mtp": {"output": {"weight": far}}}
+
+        update_shardings = shardings
 
     model: Any = Twins()
     axes = dict.fromkeys(("output/weight", "mtp/output/weight"), ("vocab", "embed"))

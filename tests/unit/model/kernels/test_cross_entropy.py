@@ -1,11 +1,18 @@
+import math
+import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from maxtrain.model.kernels.cross_entropy import cross_entropy
+from maxtrain.config.schema import MeshConfig
+from maxtrain.model.kernels.cross_entropy import CPU_CHUNK_LOGITS, _chunks, cross_entropy, logits_at_once
+from maxtrain.parallel.dispatch import sharded_cross_entropy
+from maxtrain.parallel.mesh import make_mesh
 
 N, D, V = 37, 12, 50
 
@@ -92,6 +99,54 @@ def test_no_array_of_all_logits():
     jaxpr = str(jax.make_jaxpr(jax.grad(lambda x: run(x, output, target, weight)[0]))(x))
     assert f"f32[{N},{V}]" not in jaxpr
     assert f"f32[8,{V}]" in jaxpr
+
+
+@pytest.mark.parametrize("num_rows", [1, 31, 32, 33, 1000, 4096])
+@pytest.mark.parametrize("vocab", [50, 8192, 131_072, 150_000, 5_000_000])
+def test_no_chunk_is_over_the_declared_one(num_rows, vocab):
+    limit = 4 * 2**20
+    num_chunks, rows = _chunks(num_rows, vocab, limit)
+    assert rows == 1 or rows * vocab <= limit
+    assert num_chunks * rows >= num_rows > (num_chunks - 1) * rows
+
+
+LARGE_V, LARGE_N, LARGE_D = 131_072, 1024, 16
+
+
+def logits_held(program: str, columns: int) -> list[int]:
+    """Elements of every array of a compiled program that has the vocabulary as a dimension and is no projection."""
+    shapes = [tuple(map(int, dims.split(","))) for dims in re.findall(r"\b(?:f32|bf16|pred|s32)\[([0-9,]+)\]", program)]
+    return [math.prod(dims) for dims in shapes if columns in dims and LARGE_D not in dims]
+
+
+@pytest.mark.parametrize("num_shards", [1, 8])
+def test_at_a_vocabulary_of_128k_a_chunk_of_logits_is_all_that_is_held(monkeypatch, num_shards):
+    """Read from the compiled forward and backward pass, the vocabulary whole and divided over `tensor`."""
+    monkeypatch.undo()  # the real chunks
+    mesh = make_mesh(MeshConfig(devices=num_shards, tensor=num_shards))
+    columns = LARGE_V // num_shards
+    shapes = (LARGE_N, LARGE_D), (LARGE_V, LARGE_D), (LARGE_N,), (LARGE_N,)
+    dtypes = jnp.float32, jnp.float32, jnp.int32, jnp.float32
+    specs = P(), P("tensor"), P(), P()
+    arguments = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+        for shape, dtype, spec in zip(shapes, dtypes, specs, strict=True)
+    ]
+
+    def loss(x, output, target, weight):
+        compute = partial(cross_entropy, z_weight=1e-4, compute_dtype=jnp.float32)
+        return sharded_cross_entropy(x[None], output, target[None], weight[None], mesh=mesh, compute=compute)[0]
+
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*arguments).compile()
+    program, memory = compiled.as_text(), compiled.memory_analysis()
+    assert program is not None
+    assert memory is not None
+    declared = logits_at_once(LARGE_N, columns, "auto", "cpu")
+    assert declared <= CPU_CHUNK_LOGITS < LARGE_N * columns
+    assert max(logits_held(program, columns)) == declared
+    # In bytes: gradients and copies of the projection, and a chunk of logits as often as the pass over it needs it.
+    projection, chunk = 4 * columns * LARGE_D, 4 * declared
+    assert memory.temp_size_in_bytes < 4 * projection + 5 * chunk
 
 
 def test_bfloat16_operands():
