@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from maxtrain.model.kernels import attention_gpu, attention_tpu
-from maxtrain.model.kernels.common import is_plain, to_dtype
+from maxtrain.model.kernels.common import accelerated, to_dtype
 
 
 class Kernels(NamedTuple):
@@ -51,4 +51,4 @@ def gradient_forms(compute_dtype: Any, out_dtype: Any, **how: Any) -> dict[str, 
 
 
 def _by_name(run: Callable[..., Any], compute_dtype: Any) -> dict[str, Callable[..., Any]]:
-    return {"cuda": partial(run, ON_GPU), "tpu": partial(run, ON_TPU)} if is_plain(compute_dtype) else {}
+    return accelerated("attention", compute_dtype, cuda=partial(run, ON_GPU), tpu=partial(run, ON_TPU))

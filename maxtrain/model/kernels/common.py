@@ -1,5 +1,6 @@
 """What every kernel shares: products, activations, blocks of rows."""
 
+import logging
 import os
 from collections.abc import Callable
 from functools import cache, partial
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from maxtrain.model.kernels.float8 import float8_einsum, is_float8
+
+_log = logging.getLogger(__name__)
 
 Implementation = Literal["auto", "reference"]
 """`reference` is the plain form that the tests hold the fast one against."""
@@ -61,9 +64,18 @@ def compiled_for() -> frozenset[str]:
     return frozenset(found | {"cuda" if backend == "gpu" else backend})
 
 
-def is_plain(compute_dtype: Any) -> bool:
-    """Whether the kernels of CUDA and TPU take operands of this type: other ones are left to the portable forms."""
-    return jnp.dtype(compute_dtype) in (jnp.float32, jnp.bfloat16)
+def accelerated(what: str, compute_dtype: Any, **forms: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The forms of CUDA and TPU, if their kernels take operands of this type; else none, and the log says so once."""
+    if jnp.dtype(compute_dtype) in (jnp.float32, jnp.bfloat16):
+        return forms
+    if compiled_for() & forms.keys():
+        _tell_portable(what, jnp.dtype(compute_dtype).name)
+    return {}
+
+
+@cache
+def _tell_portable(what: str, dtype: str) -> None:
+    _log.info("%s: the portable form, slower and equal: no kernel multiplies %s", what, dtype)
 
 
 def activate(gate: Array | None, up: Array, activation: str) -> Array:

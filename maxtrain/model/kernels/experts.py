@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from maxtrain.model.kernels.choices import Order, combine, rows_of, sort_by_expert
-from maxtrain.model.kernels.common import Implementation, activate, by_platform, is_plain, product, to_dtype
+from maxtrain.model.kernels.common import Implementation, accelerated, activate, by_platform, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
     Weights,
@@ -233,8 +233,7 @@ def _backward_rows(
 
 
 def _on_accelerators(grouped: Callable[..., Any], compute_dtype: Any) -> dict[str, Callable[..., Any]]:
-    """The grouped form where a platform has kernels for such operands; blocks of rows serve all else."""
-    return {"cuda": partial(grouped, ON_GPU), "tpu": partial(grouped, ON_TPU)} if is_plain(compute_dtype) else {}
+    return accelerated("experts", compute_dtype, cuda=partial(grouped, ON_GPU), tpu=partial(grouped, ON_TPU))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))

@@ -88,5 +88,10 @@ def test_cpu_has_none(case):
     assert kernels(*CASES[case], "cpu") == set()
 
 
-def test_operands_of_other_types_are_left_to_the_portable_form():
-    assert kernels(partial(route, dtype=jnp.float16), OF_EXPERTS, "cuda") == set()
+def test_operands_of_other_types_are_left_to_the_portable_form_and_the_log_says_so_once(caplog):
+    common._tell_portable.cache_clear()
+    with caplog.at_level("INFO"):
+        assert kernels(partial(route, dtype=jnp.float8_e4m3fn), OF_EXPERTS, "cuda") == set()
+    assert [record.getMessage() for record in caplog.records if record.name == common.__name__] == [
+        "experts: the portable form, slower and equal: no kernel multiplies float8_e4m3fn"
+    ]
