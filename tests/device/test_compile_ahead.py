@@ -30,6 +30,7 @@ model:
   head_dim: 64
   d_ff: 512
   window: 128
+  global_every: 2
   moe: {num_experts: 8, top_k: 2, d_expert: 128, first_dense: 1}
 precision: {compute: bfloat16, activations: bfloat16}
 remat: {policy: full}
@@ -37,7 +38,10 @@ mesh: {devices: 4, fsdp: 2, expert: 2}
 train: {total_tokens: 32768, scan_unroll: 1}
 schedule: {name: constant, lr: 1e-3}
 """
-"""A dense layer and one of experts, windows, packing, two meshed axes."""
+"""A dense layer with a window and one of experts that attends to all, over two axes."""
+KERNELS_OF_TPU = {"gmm", "tgmm", "splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"}
+KERNELS_OF_CUDA = {"grouped_product", "grouped_outer", "attention_forward", "attention_dq", "attention_dkv"}
+RING = "mesh.expert=1", "mesh.context=2"
 
 
 @pytest.fixture
@@ -64,24 +68,30 @@ def compile_step(root, tmp_path):
 @needs_tpu
 def test_step_for_v5p_has_the_kernels_of_tpu(compile_step):
     kernels = compile_step("--tpu", "v5p:2x2x1")["kernels"]
-    assert set(kernels) == {"gmm", "tgmm", "splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"}
-    # Of gate, up and down: each weight's gradient once; attention of both kinds of layers.
-    assert kernels["tgmm"] == 3
-    assert kernels["splash_mha_dq"] == kernels["splash_mha_dkv"] == 2
+    assert set(kernels) == KERNELS_OF_TPU
+    assert kernels["splash_mha_dq"] == kernels["splash_mha_dkv"] == 2  # kinds of layers
+
+
+@needs_tpu
+def test_ring_for_v5p_has_the_kernels_of_tpu(compile_step):
+    kernels = compile_step("--tpu", "v5p:2x2x1", *RING)["kernels"]
+    assert set(kernels) == KERNELS_OF_TPU
+    assert kernels["splash_mha_dq"] == kernels["splash_mha_dkv"] == 3  # the ring's own chunks, and its turns
 
 
 @needs_cuda
 def test_step_for_h100_has_the_kernels_of_cuda(compile_step, root):
     kernels = compile_step("--cuda", "1x1x4", "--target", root / "tests/device/h100.txtpb")["kernels"]
-    assert set(kernels) == {
-        "grouped_product",
-        "grouped_outer",
-        "attention_forward",
-        "attention_dq",
-        "attention_dkv",
-    }
-    assert kernels["grouped_outer"] == 3
-    assert kernels["attention_dq"] == kernels["attention_dkv"] == 2
+    assert set(kernels) == KERNELS_OF_CUDA
+    assert kernels["attention_dq"] == kernels["attention_dkv"] == 2  # kinds of layers
+
+
+@needs_cuda
+def test_ring_for_h100_has_the_kernels_of_cuda(compile_step, root):
+    target = root / "tests/device/h100.txtpb"
+    kernels = compile_step("--cuda", "1x1x4", "--target", target, *RING)["kernels"]
+    assert set(kernels) == KERNELS_OF_CUDA
+    assert kernels["attention_dq"] == kernels["attention_dkv"] == 3  # the ring's own chunks, and its turns
 
 
 def test_100b_compiles_for_512_emulated_devices(compile_step, root):
@@ -95,6 +105,6 @@ def test_100b_compiles_for_512_emulated_devices(compile_step, root):
 @needs_tpu
 def test_100b_compiles_for_a_v5p_pod(compile_step, root):
     report = compile_step("--tpu", "v5p:8x8x4", config=root / "configs/production/moe_100b.yaml")
-    assert {"gmm", "tgmm", "splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"} <= set(report["kernels"])
+    assert set(report["kernels"]) == KERNELS_OF_TPU
     memory = report["device_argument_bytes"] + report["device_temporary_bytes"]
     assert memory < 95 << 30  # of a v5p

@@ -107,4 +107,6 @@ def backward_grouped(
 
 def weight_of(weight_Nk: Array, choice_P: Array) -> Array:
     """The routing weight at each position; 0 where there is no choice."""
-    return jnp.append(weight_Nk.reshape(-1), jnp.float32(0))[choice_P]
+    # Not by an appended 0: XLA (jax 0.10) fails to compile such a concatenation after a softmax for GPUs.
+    weight_P = jnp.take(weight_Nk.reshape(-1), choice_P, mode="clip")
+    return jnp.where(choice_P < weight_Nk.size, weight_P, 0)
