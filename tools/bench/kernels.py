@@ -1,19 +1,29 @@
-"""CPU-seconds of each kernel, forward and backward, beside its plain reference.
+"""CPU-seconds of each kernel, forward and backward, beside its plain reference and the machine's peak.
 
     python tools/bench/kernels.py --dtype float32 --repeats 5
+    python tools/bench/kernels.py --only attention cross_entropy --json tools/bench/results/kernels.json
 
-One process pinned to one core; figures are user + system CPU-seconds, the least of the repeats.
+One process pinned to one core; kernel, reference and the products that measure the peak take turns. The share of the
+peak is that of the model's FLOPs, without recomputation, in the least of the times.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from tools.bench.common import (
+    add_common_arguments,
+    describe_machine,
+    figures,
+    peak_calls,
+    peaks,
+    pin,
+    say_machine,
+    say_peaks,
+    time_alternating,
+    write_results,
+)
 
 SHAPES = {"batch": 8, "length": 512, "width": 256, "heads": 8, "hidden": 1024, "experts": 8, "top_k": 2, "vocab": 8192}
 """The step that the project's speed goals are stated for."""
@@ -26,33 +36,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="timed calls of each kernel")
     parser.add_argument("--only", nargs="*", default=[], help="names of kernels; all by default")
     parser.add_argument("--no-reference", action="store_true", help="time the fast forms alone")
-    parser.add_argument("--core", type=int, default=0, help="core to pin to")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_common_arguments(parser)
     for name, value in SHAPES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     return parser.parse_args()
 
 
-def describe_machine(core: int) -> dict[str, Any]:
-    """Processor, cores, load and versions."""
-    import jax
+class Case(NamedTuple):
+    """A kernel: a function of (implementation, *arguments)."""
 
-    models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "pinned_core": core,
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "backend": jax.default_backend(),
-    }
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    flops: float
+    """Of the forward and the backward pass, which is twice the forward one."""
 
 
-def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Each kernel as a function of (implementation, *arguments), and its arguments."""
+def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
+    """Each kernel at a shape."""
     import jax
     import jax.numpy as jnp
 
@@ -101,62 +101,71 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, tuple[Callabl
             0
         ]
 
+    # Two products of [T, H] and [T, T] a head, half of which a causal mask leaves; packed, half of that.
+    scores = 3 * 2 * shape.batch * shape.length**2 * width
+    dense_flops = 3 * 3 * 2 * rows * width * hidden
+    routed = {f"experts_{size}": size for size in (hidden // 2, hidden)}
     return {
-        "attention": (attend, heads),
-        "attention_packed": (attend, (*heads, segments)),
-        "feed_forward": (forward, (x, *dense)),
-        f"experts_{hidden // 2}": (route, (x, weight, *expert_weights(hidden // 2), index)),
-        f"experts_{hidden}": (route, (x, weight, *expert_weights(hidden), index)),
-        "cross_entropy": (loss, (x, normal(shape.vocab, width, scale=0.05))),
+        "attention": Case(attend, heads, scores),
+        "attention_packed": Case(attend, (*heads, segments), scores / 2),
+        "feed_forward": Case(forward, (x, *dense), dense_flops),
+        **{
+            name: Case(route, (x, weight, *expert_weights(size), index), dense_flops * shape.top_k * size / hidden)
+            for name, size in routed.items()
+        },
+        "cross_entropy": Case(loss, (x, normal(shape.vocab, width, scale=0.05)), 3 * 2 * rows * width * shape.vocab),
     }
 
 
-def time_case(function: Callable[..., Any], implementation: str, arguments: tuple[Any, ...], repeats: int) -> float:
-    """CPU-seconds of one value and all gradients."""
+def make_call(case: Case, implementation: str) -> Callable[[], Any]:
+    """One value and all gradients of a kernel, compiled."""
     import jax
     import jax.numpy as jnp
 
-    differentiable = tuple(i for i, a in enumerate(arguments) if jnp.issubdtype(a.dtype, jnp.floating))
+    differentiable = tuple(i for i, a in enumerate(case.arguments) if jnp.issubdtype(a.dtype, jnp.floating))
 
     def loss(*arguments: Any) -> jax.Array:
-        return jnp.sum(jnp.square(function(implementation, *arguments)))
+        return jnp.sum(jnp.square(case.function(implementation, *arguments)))
 
     step = jax.jit(jax.value_and_grad(loss, argnums=differentiable))
-    jax.block_until_ready(step(*arguments))
-    least = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        jax.block_until_ready(step(*arguments))
-        least = min(least, time.process_time() - start)
-    return least
+    return lambda: jax.block_until_ready(step(*case.arguments))
 
 
 def main() -> int:
     """Entry point."""
     arguments = parse_arguments()
-    os.sched_setaffinity(0, {arguments.core})
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    pin(arguments.core)
     import jax.numpy as jnp
     from tqdm import tqdm
 
     cases = make_cases(arguments, jnp.dtype(arguments.dtype))
     chosen = [name for name in cases if not arguments.only or name in arguments.only]
-    results: dict[str, dict[str, float]] = {}
+    kinds = ("auto",) if arguments.no_reference else ("auto", "reference")
+    measured: dict[str, list[float]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in tqdm(chosen, disable=not sys.stderr.isatty()):
-        function, inputs = cases[name]
-        results[name] = {"auto": time_case(function, "auto", inputs, arguments.repeats)}
-        if not arguments.no_reference:
-            results[name]["reference"] = time_case(function, "reference", inputs, arguments.repeats)
-    machine = describe_machine(arguments.core)
+        calls = {kind: make_call(cases[name], kind) for kind in kinds}
+        times = time_alternating({**calls, **peak_calls()}, arguments.repeats)
+        for key, seconds in times.items():
+            if key not in kinds:
+                measured.setdefault(key, []).extend(seconds)
+        results[name] = {kind: figures(times[kind]) for kind in kinds}
+    peak, machine = peaks(measured), describe_machine(arguments.core)
+    print(f"{'kernel':<18} {'CPU-s':>8} {'of peak':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype})")
+    for name, row in results.items():
+        least = row["auto"]["least"]
+        row["flops"] = cases[name].flops
+        row["share_of_peak"] = cases[name].flops / least / 1e9 / peak[f"{arguments.dtype}_gflops"]
+        reference = row.get("reference", {}).get("least", float("nan"))
+        print(f"{name:<18} {least:8.4f} {row['share_of_peak']:8.1%} {reference:10.4f} {least / reference:6.2f}")
+    print(say_peaks(peak))
+    print(say_machine(machine))
     if arguments.json:
         shapes = {name: getattr(arguments, name) for name in SHAPES}
-        print(json.dumps({"machine": machine, "dtype": arguments.dtype, "shapes": shapes, "cpu_seconds": results}))
-        return 0
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(f"{'kernel':<18} {'CPU-s':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype}, forward and backward)")
-    for name, row in results.items():
-        reference = row.get("reference", float("nan"))
-        print(f"{name:<18} {row['auto']:8.4f} {reference:10.4f} {row['auto'] / reference:6.2f}")
+        write_results(
+            arguments.json,
+            {"machine": machine, "peak": peak, "dtype": arguments.dtype, "shapes": shapes, "kernels": results},
+        )
     return 0
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import add_common_arguments, describe_machine, figures, write_results
+from tools.bench.common import add_common_arguments, describe_machine, figures, say_machine, write_results
 
 MARK = "step 1/"
 """What the line of the first step begins with."""
@@ -78,9 +78,11 @@ def main() -> None:
     }
     machine = describe_machine(args.core)
     for name, row in summary.items():
-        cpu, wall = row["cpu_seconds"], row["wall_seconds"]
-        print(f"{name}: {cpu['least']:.1f} CPU-s least, {cpu['median']:.1f} median; {wall['least']:.1f} s wall least")
-    print(" · ".join(f"{key} {value}" for key, value in machine.items()))
+        cpu_figures, wall_figures = row["cpu_seconds"], row["wall_seconds"]
+        print(
+            f"{name}: {cpu_figures['least']:.1f} CPU-s least, {cpu_figures['median']:.1f} median; {wall_figures['least']:.1f} s wall least"
+        )
+    print(say_machine(machine))
     if args.json:
         write_results(args.json, {"machine": machine, "config": args.config, "results": summary})
 
