@@ -69,19 +69,17 @@ def main() -> None:
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as scratch:
             for name, times in results.items():
-                cpu, wall = start_once(args.config, Path(scratch, name), Path(scratch, "cache"), args.core)
-                times["cpu"].append(cpu)
-                times["wall"].append(wall)
+                spent = start_once(args.config, Path(scratch, name), Path(scratch, "cache"), args.core)
+                times["cpu"].append(spent[0])
+                times["wall"].append(spent[1])
     summary = {
         name: {"cpu_seconds": figures(times["cpu"]), "wall_seconds": figures(times["wall"])}
         for name, times in results.items()
     }
     machine = describe_machine(args.core)
     for name, row in summary.items():
-        cpu_figures, wall_figures = row["cpu_seconds"], row["wall_seconds"]
-        print(
-            f"{name}: {cpu_figures['least']:.1f} CPU-s least, {cpu_figures['median']:.1f} median; {wall_figures['least']:.1f} s wall least"
-        )
+        cpu, wall = row["cpu_seconds"], row["wall_seconds"]
+        print(f"{name}: {cpu['least']:.1f} CPU-s least, {cpu['median']:.1f} median; {wall['least']:.1f} s wall least")
     print(say_machine(machine))
     if args.json:
         write_results(args.json, {"machine": machine, "config": args.config, "results": summary})
