@@ -1,6 +1,7 @@
 """The device mesh, and which rows of a batch a process holds."""
 
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -28,8 +29,8 @@ def resolve_sizes(config: MeshConfig, num_devices: int) -> dict[str, int]:
     return sizes
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-    """The mesh of a config over the devices of the backend, all six axes present, all of type Auto.
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh of a config over devices, by default all of the backend; all six axes present, all of type Auto.
 
     Slow axes lie across nodes and fast ones inside (`device_order`).
 
@@ -38,7 +39,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
     Raises:
         UserError: sizes and devices do not fit, or nodes have different numbers of devices.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     wanted = config.devices or len(devices)
     if wanted > len(devices):
         raise UserError(f"mesh.devices = {wanted} but the backend has {len(devices)}: lower it or add devices")

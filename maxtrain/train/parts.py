@@ -1,19 +1,21 @@
 """Mesh, model, optimizer and compiled step of a config: the same for training, tests and benchmarks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from maxtrain.config.batch_plan import BatchPlan
+from maxtrain.config.batch_plan import BatchPlan, plan_batches
 from maxtrain.config.parametrization import multipliers
 from maxtrain.config.schema import Config
 from maxtrain.model import Model
 from maxtrain.optim import Optimizer, make_optimizer, make_schedule
 from maxtrain.parallel.mesh import make_mesh
+from maxtrain.train.feed import abstract_batch
 from maxtrain.train.state import TrainState, abstract_state, init_key, new_state
 from maxtrain.train.step import Batch, Metrics, make_train_step
 
@@ -56,15 +58,18 @@ def build_model(config: Config, mesh: Mesh) -> Model:
     )
 
 
-def build_parts(config: Config, plan: BatchPlan, num_domains: int) -> Parts:
+def build_parts(
+    config: Config, plan: BatchPlan, num_domains: int, devices: Sequence[jax.Device] | None = None
+) -> Parts:
     """Build everything that a step needs.
 
     Args:
         config: a checked config.
         plan: its batches.
         num_domains: domains of the loader.
+        devices: those of the mesh; all of the backend by default.
     """
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, devices)
     model = build_model(config, mesh)
     axes = {spec.path: spec.axes for spec in model.table}
     optimizer = make_optimizer(
@@ -91,3 +96,21 @@ def build_parts(config: Config, plan: BatchPlan, num_domains: int) -> Parts:
         jax.jit(partial(new_state, model, optimizer), out_shardings=shardings),
         jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated)),
     )
+
+
+def lower_train_step(config: Config, devices: Sequence[jax.Device]) -> Any:
+    """The step of the longest rows for devices that need not be there, such as those of a topology; no array is made.
+
+    Args:
+        config: a checked config.
+        devices: at least as many as its mesh has.
+
+    Returns:
+        What `compile()` makes a program of.
+    """
+    plan = plan_batches(config)
+    domains = {name for stage in plan.stages for name in stage.mixture}
+    parts = build_parts(config, plan, len(domains), devices)
+    segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
+    batch = abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
+    return cast(Any, parts.train_step).lower(parts.abstract_state, batch)

@@ -4,12 +4,14 @@
     python tools/bench/kernels.py --only attention cross_entropy --json tools/bench/results/kernels.json
 
 One process pinned to one core; kernel, reference and the products that measure the peak take turns. The share of the
-peak is that of the model's FLOPs, without recomputation, in the least of the times.
+peak counts the products that the result needs (of attention those that are seen; scores computed anew get nothing), in
+the least of the times. The reference of grouped_matmul is XLA's `ragged_dot`.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tools.bench.common import (
@@ -60,6 +62,7 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
     from maxtrain.model.kernels.cross_entropy import cross_entropy
     from maxtrain.model.kernels.experts import experts
     from maxtrain.model.kernels.feed_forward import feed_forward
+    from maxtrain.model.kernels.grouped_matmul import grouped_matmul
 
     rows, width, hidden = shape.batch * shape.length, shape.width, shape.hidden
     head_dim = width // shape.heads
@@ -81,10 +84,16 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
         sizes = ((width, hidden), (width, hidden), (hidden, width))
         return tuple(normal(shape.experts, *s, scale=0.05) for s in sizes)
 
-    def attend(implementation: Any, q: jax.Array, k: jax.Array, v: jax.Array, ids: Any = None) -> jax.Array:
+    def attend(implementation: Any, *arguments: Any, window: int | None = None) -> jax.Array:
+        q, k, v, ids = (*arguments, None)[:4]
         return attention(
-            q, k, v, ids, window=None, scale=head_dim**-0.5, compute_dtype=dtype, implementation=implementation
+            q, k, v, ids, window=window, scale=head_dim**-0.5, compute_dtype=dtype, implementation=implementation
         )
+
+    def group(implementation: Any, x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        if implementation == "reference":
+            return jax.lax.ragged_dot(x.astype(dtype), w.astype(dtype), sizes, preferred_element_type=jnp.float32)
+        return grouped_matmul(x, w, sizes, compute_dtype=dtype, implementation=implementation)
 
     def forward(implementation: Any, *arguments: jax.Array) -> jax.Array:
         return feed_forward(*arguments, activation="swiglu", compute_dtype=dtype, implementation=implementation)
@@ -101,19 +110,29 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
             0
         ]
 
-    # Two products of [T, H] and [T, T] a head, half of which a causal mask leaves; packed, half of that.
-    scores = 3 * 2 * shape.batch * shape.length**2 * width
-    dense_flops = 3 * 3 * 2 * rows * width * hidden
-    routed = {f"experts_{size}": size for size in (hidden // 2, hidden)}
+    window = shape.length // 4
+    seen = shape.length * (shape.length + 1) / 2
+    seen_in_window = seen - (shape.length - window) * (shape.length - window + 1) / 2
+    per_score = 6 * 2 * shape.batch * width  # two products forward, four backward
+    per_weight = 3 * 2 * rows
+    choices = rows * shape.top_k
+    sizes = jnp.zeros(shape.experts, jnp.int32).at[index.reshape(-1)].add(1)
+    routed = {
+        f"experts_{f}": Case(route, (x, weight, *expert_weights(f), index), 3 * per_weight * shape.top_k * width * f)
+        for f in (hidden // 2, hidden)
+    }
     return {
-        "attention": Case(attend, heads, scores),
-        "attention_packed": Case(attend, (*heads, segments), scores / 2),
-        "feed_forward": Case(forward, (x, *dense), dense_flops),
-        **{
-            name: Case(route, (x, weight, *expert_weights(size), index), dense_flops * shape.top_k * size / hidden)
-            for name, size in routed.items()
-        },
-        "cross_entropy": Case(loss, (x, normal(shape.vocab, width, scale=0.05)), 3 * 2 * rows * width * shape.vocab),
+        "attention": Case(attend, heads, per_score * seen),
+        "attention_packed": Case(attend, (*heads, segments), per_score * seen / 2),
+        "attention_window": Case(partial(attend, window=window), heads, per_score * seen_in_window),
+        "feed_forward": Case(forward, (x, *dense), 3 * per_weight * width * hidden),
+        "grouped_matmul": Case(
+            group,
+            (normal(choices, width), normal(shape.experts, width, hidden, scale=0.05), sizes),
+            per_weight * shape.top_k * width * hidden,
+        ),
+        **routed,
+        "cross_entropy": Case(loss, (x, normal(shape.vocab, width, scale=0.05)), per_weight * width * shape.vocab),
     }
 
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
+from maxtrain.model.kernels.attention_kernels import forward_forms, gradient_forms
 from maxtrain.model.kernels.common import (
     Implementation,
-    per_platform,
+    by_platform,
     product,
     round_up,
     stored_transpose,
@@ -339,7 +340,10 @@ def attention_block(
             lambda qkv, ids: _forward_row(Row(qkv[0], qkv[1], qkv[2], ids), local), how, (q, k, v), segments
         )
 
-    return per_platform(run, ON_CPU, DEFAULT, q_BKGTH, k_BKSH, v_BKSH, segments)
+    forms = forward_forms(compute_dtype, out_dtype, causal=causal, window=window, scale=scale)
+    return by_platform(
+        *(q_BKGTH, k_BKSH, v_BKSH, segments), cpu=partial(run, ON_CPU), default=partial(run, DEFAULT), **forms
+    )
 
 
 def attention_block_gradients(
@@ -385,7 +389,8 @@ def attention_block_gradients(
         return _over_rows(one_row, how, arrays, segments)
 
     arrays = q_BKGTH, k_BKSH, v_BKSH, out_BKGTH, log_z_BKGT, dout_BKGTH
-    return per_platform(run, ON_CPU, DEFAULT, arrays, segments)
+    forms = gradient_forms(compute_dtype, out_dtype, causal=causal, window=window, scale=scale)
+    return by_platform(arrays, segments, cpu=partial(run, ON_CPU), default=partial(run, DEFAULT), **forms)
 
 
 def keep(out: Array, log_z: Array) -> Pair:

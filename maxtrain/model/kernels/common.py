@@ -1,7 +1,10 @@
 """What every kernel shares: products, activations, blocks of rows."""
 
+import logging
+import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import jax
@@ -9,6 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from maxtrain.model.kernels.float8 import float8_einsum, is_float8
+
+_log = logging.getLogger(__name__)
 
 Implementation = Literal["auto", "reference"]
 """`reference` is the plain form that the tests hold the fast one against."""
@@ -40,6 +45,37 @@ def to_dtype(arrays: Any, dtype: Any) -> Any:
 def per_platform(run: Callable[..., Any], cpu: Any, default: Any, *arguments: Any) -> Any:
     """Call run(setting, *arguments) with the setting for the platform that it is compiled for."""
     return lax.platform_dependent(*arguments, cpu=partial(run, cpu), default=partial(run, default))
+
+
+def by_platform(*arguments: Any, default: Callable[..., Any], **forms: Callable[..., Any]) -> Any:
+    """Call the form of the platform that the program is compiled for (`cpu`, `cuda`, `tpu`), or the default."""
+    forms = {name: form for name, form in forms.items() if name in compiled_for()}
+    return lax.platform_dependent(*arguments, default=default, **forms) if forms else default(*arguments)
+
+
+@cache
+def compiled_for() -> frozenset[str]:
+    """The platforms that programs can be compiled for here; to trace the forms of others would only take time."""
+    plugins = {"cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtpu",)}
+    found = {"cpu"} | {platform for platform, packages in plugins.items() if any(map(find_spec, packages))}
+    if "TPU_LIBRARY_PATH" in os.environ:
+        found.add("tpu")
+    backend = jax.default_backend()
+    return frozenset(found | {"cuda" if backend == "gpu" else backend})
+
+
+def accelerated(what: str, compute_dtype: Any, **forms: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The forms of CUDA and TPU, if their kernels take operands of this type; else none, and the log says so once."""
+    if jnp.dtype(compute_dtype) in (jnp.float32, jnp.bfloat16):
+        return forms
+    if compiled_for() & forms.keys():
+        _tell_portable(what, jnp.dtype(compute_dtype).name)
+    return {}
+
+
+@cache
+def _tell_portable(what: str, dtype: str) -> None:
+    _log.info("%s: the portable form, slower and equal: no kernel multiplies %s", what, dtype)
 
 
 def activate(gate: Array | None, up: Array, activation: str) -> Array:

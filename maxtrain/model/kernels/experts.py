@@ -1,9 +1,13 @@
-"""Routed experts, dropless: each expert works through its own rows in blocks, and through no others.
+"""Routed experts, dropless: each expert works through its own rows, and through no others.
+
+On CPU each expert goes through blocks of its rows that stay in the cache; on CUDA and TPU the rows are laid out by
+expert and go through grouped products.
 
 N rows  k experts of a row  M = N · k choices  E experts held here  D model  F hidden
 C rows of a block  P = blocks · C positions
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.common import Implementation, activate, per_platform, product, to_dtype
+from maxtrain.model.kernels.choices import Order, combine, rows_of, sort_by_expert
+from maxtrain.model.kernels.common import Implementation, accelerated, activate, by_platform, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
     Weights,
@@ -21,11 +26,11 @@ from maxtrain.model.kernels.feed_forward import (
     pre_activations,
 )
 from maxtrain.model.kernels.float8 import storage_dtype
+from maxtrain.model.kernels.grouped_experts import backward_grouped, forward_grouped
+from maxtrain.model.kernels.grouped_matmul import ON_GPU, ON_TPU
 
-CPU_BLOCK_ROWS = 128
-"""Most rows of a block on CPU."""
-DEFAULT_BLOCK_ROWS = 512
-"""Most rows of a block elsewhere."""
+MOST_BLOCK_ROWS = 128
+"""Most rows of a block."""
 LEAST_BLOCK_ROWS = 16
 """Fewest rows of a block."""
 
@@ -93,17 +98,6 @@ def _dense(
     return jnp.einsum("Nk,NkE,END->ND", weight_Nk, chosen_NkE, y_END).astype(x_ND.dtype)
 
 
-class Order(NamedTuple):
-    """The choices in the order of their experts, as many as there can be; whatever the blocks."""
-
-    choice_M: Array
-    """Choice (row · k + j) at each place, stable."""
-    expert_M: Array
-    """Its expert; E for none."""
-    start_E: Array
-    """First place of each expert, and of none: (E + 1,)."""
-
-
 class Blocks(NamedTuple):
     """Where each choice lies when every expert's rows start at a block's start."""
 
@@ -113,14 +107,6 @@ class Blocks(NamedTuple):
     """Position of each choice; P for none."""
     first_E: Array
     """First block of each expert, and the number of all blocks: (E + 1,)."""
-
-
-def sort_by_expert(local_Nk: Array, num_local: int, most: int | None = None) -> Order:
-    """Order the choices by expert; those of no expert (-1) come last, and only the first `most` are kept."""
-    key_M = jnp.where(local_Nk < 0, num_local, local_Nk).reshape(-1).astype(jnp.int32)
-    expert_M, choice_M = lax.sort_key_val(key_M, lax.iota(jnp.int32, key_M.size), is_stable=True)
-    count_E = jnp.zeros(num_local + 1, jnp.int32).at[key_M].add(1)
-    return Order(choice_M[:most], expert_M[:most], jnp.cumsum(count_E) - count_E)
 
 
 def _num_positions(order: Order, block_rows: int) -> int:
@@ -159,25 +145,6 @@ def block_rows_for(expected: int, most: int) -> int:
     return rows
 
 
-def _block_rows(expected: int) -> tuple[int, int]:
-    """Rows of a block on CPU and elsewhere."""
-    return block_rows_for(expected, CPU_BLOCK_ROWS), block_rows_for(expected, DEFAULT_BLOCK_ROWS)
-
-
-def _combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Array:
-    """Sum each row's outputs from their positions, in the order of its choices."""
-    total = None
-    for j in range(position_Nk.shape[1]):
-        position_N = position_Nk[:, j]
-        part_ND = jnp.take(rows_PD, position_N, axis=0, mode="clip")
-        if weight_Nk is not None:
-            part_ND = part_ND * weight_Nk[:, j, None]
-        part_ND = jnp.where((position_N < rows_PD.shape[0])[:, None], part_ND, 0.0)
-        total = part_ND if total is None else total + part_ND
-    assert total is not None, "top_k is at least 1"
-    return total
-
-
 Buffers = tuple[Array, PreActivations]
 
 
@@ -188,29 +155,30 @@ def _forward_rows(
     weight_Nk: Array,
     weights: Weights,
     *,
-    num_kept: int,
     activation: str,
     compute_dtype: Any,
 ) -> tuple[Array, PreActivations]:
-    """The output, and the pre-activations by position, in num_kept rows (as many whatever the platform)."""
+    """The output, and the pre-activations by position."""
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     rows_PD = unwritten((blocks.choice_P.size, width), jnp.float32)
-    kept = jax.tree.map(lambda w: unwritten((num_kept, w.shape[2]), storage_dtype(compute_dtype)), weights[:2])
+    kept = jax.tree.map(
+        lambda w: unwritten((blocks.choice_P.size, w.shape[2]), storage_dtype(compute_dtype)), weights[:2]
+    )
 
     def one_expert(buffers: Buffers, item: tuple[Weights, Array, Array]) -> tuple[Buffers, None]:
         held = to_dtype(item[0], storage_dtype(compute_dtype))
 
         def one_block(block: Array, buffers: Buffers) -> Buffers:
             choice_C = _block_of(blocks.choice_P, block, block_rows)
-            before = pre_activations(_rows_of(x_ND, choice_C, top_k), held, compute_dtype)
+            before = pre_activations(rows_of(x_ND, choice_C, top_k), held, compute_dtype)
             rows = block_output(before, held, activation, compute_dtype), to_dtype(before, storage_dtype(compute_dtype))
             return jax.tree.map(lambda rows_P, rows_C: _with_block(rows_P, rows_C, block), buffers, rows)
 
         return lax.fori_loop(item[1], item[2], one_block, buffers), None
 
     (rows_PD, kept), _ = lax.scan(one_expert, (rows_PD, kept), (weights, blocks.first_E[:-1], blocks.first_E[1:]))
-    return _combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
+    return combine(rows_PD, blocks.position_Nk, weight_Nk).astype(x_ND.dtype), kept
 
 
 def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:
@@ -219,12 +187,6 @@ def _block_of(rows_P: Array, block: Array, block_rows: int) -> Array:
 
 def _with_block(rows_P: Array, rows_C: Array, block: Array) -> Array:
     return lax.dynamic_update_slice_in_dim(rows_P, rows_C, block * rows_C.shape[0], 0)
-
-
-def _rows_of(x_ND: Array, choice_C: Array, top_k: int) -> Array:
-    """The rows that the choices belong to; zero where there is none, whatever lies there."""
-    rows_CD = jnp.take(x_ND, choice_C // top_k, axis=0, mode="clip")
-    return jnp.where((choice_C < x_ND.shape[0] * top_k)[:, None], rows_CD, 0)
 
 
 def _backward_rows(
@@ -251,7 +213,7 @@ def _backward_rows(
         def one_block(block: Array, carry: tuple[Array, Array, Weights]) -> tuple[Array, Array, Weights]:
             dx_PD, dweight_P, total = carry
             choice_C = _block_of(blocks.choice_P, block, block_rows)
-            x_CD, dy_CD = _rows_of(x_ND, choice_C, top_k), _rows_of(dy_ND, choice_C, top_k)
+            x_CD, dy_CD = rows_of(x_ND, choice_C, top_k), rows_of(dy_ND, choice_C, top_k)
             before = jax.tree.map(lambda rows_PF: _block_of(rows_PF, block, block_rows), kept)
             dx_CD, dheld, dweight_C = block_gradients(
                 x_CD, dy_CD, before, held, activation, compute_dtype, scale_C=weight_M[choice_C]
@@ -265,9 +227,13 @@ def _backward_rows(
 
     start = unwritten((num_positions, width), jnp.float32), unwritten((num_positions,), jnp.float32)
     (dx_PD, dweight_P), dweights = lax.scan(one_expert, start, (weights, blocks.first_E[:-1], blocks.first_E[1:]))
-    dx_ND = _combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
+    dx_ND = combine(dx_PD, blocks.position_Nk, None).astype(x_ND.dtype)
     dweight_Nk = jnp.take(dweight_P, blocks.position_Nk, mode="clip")
     return dx_ND, jnp.where(blocks.position_Nk < num_positions, dweight_Nk, 0.0), dweights
+
+
+def _on_accelerators(grouped: Callable[..., Any], compute_dtype: Any) -> dict[str, Callable[..., Any]]:
+    return accelerated("experts", compute_dtype, cuda=partial(grouped, ON_GPU), tpu=partial(grouped, ON_TPU))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
@@ -298,17 +264,21 @@ def _sparse_forward(
     compute_dtype: Any,
 ) -> tuple[Array, Kept]:
     arguments = x_ND, sort_by_expert(local_Nk, weights[1].shape[0], most), weight_Nk, weights
-    num_kept = max(_num_positions(arguments[1], rows) for rows in _block_rows(expected))
-    run = partial(_forward_rows, num_kept=num_kept, activation=activation, compute_dtype=compute_dtype)
-    y_ND, before = per_platform(run, *_block_rows(expected), *arguments)
+    how = {"activation": activation, "compute_dtype": compute_dtype}
+    block_rows = block_rows_for(expected, MOST_BLOCK_ROWS)
+    grouped = partial(forward_grouped, num_kept=_num_positions(arguments[1], block_rows), **how)
+    in_blocks = partial(_forward_rows, block_rows, **how)
+    y_ND, before = by_platform(*arguments, default=in_blocks, **_on_accelerators(grouped, compute_dtype))
     return y_ND, (*arguments, named(before))
 
 
 def _sparse_backward(
     expected: int, most: int, activation: str, compute_dtype: Any, kept: Kept, dy_ND: Array
 ) -> tuple[Array, None, Array, Weights]:
-    run = partial(_backward_rows, activation=activation, compute_dtype=compute_dtype)
-    dx_ND, dweight_Nk, dweights = per_platform(run, *_block_rows(expected), *kept, dy_ND)
+    how = {"activation": activation, "compute_dtype": compute_dtype}
+    in_blocks = partial(_backward_rows, block_rows_for(expected, MOST_BLOCK_ROWS), **how)
+    accelerated = _on_accelerators(partial(backward_grouped, **how), compute_dtype)
+    dx_ND, dweight_Nk, dweights = by_platform(*kept, dy_ND, default=in_blocks, **accelerated)
     return dx_ND, None, dweight_Nk, dweights
 
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from maxtrain.model.kernels.experts import block_rows_for, lay_out, sort_by_expert
+from maxtrain.model.kernels.choices import sort_by_expert
+from maxtrain.model.kernels.experts import block_rows_for, lay_out
 from maxtrain.model.kernels.experts import experts as experts_function
+from maxtrain.model.kernels.grouped_experts import backward_grouped, forward_grouped
+from maxtrain.model.kernels.grouped_matmul import IN_BLOCKS
 
 N, D, F, E, TOP_K = 90, 12, 20, 4, 2
 
@@ -108,6 +111,32 @@ def test_shards_of_experts_add_up():
     )
     assert_close([a + b for a, b in zip(low[:3], high[:3], strict=True)], whole[:3])
     assert_close([jnp.concatenate(pair) for pair in zip(low[3:], high[3:], strict=True)], whole[3:])
+
+
+@partial(jax.jit, static_argnames=("activation",))
+def grouped_with_gradients(x, index, weight, weights, dy, activation="swiglu"):
+    """As CUDA and TPU go about it, on products that run here."""
+    how = {"activation": activation, "compute_dtype": jnp.float32}
+    arguments = x, sort_by_expert(index, E), weight, weights
+    y, kept = forward_grouped(IN_BLOCKS, *arguments, num_kept=N * TOP_K + 33, **how)
+    return y, *jax.tree.leaves(backward_grouped(IN_BLOCKS, *arguments, kept, dy, **how))
+
+
+@pytest.mark.parametrize("kind", ["random", "one", "padding", "nobody"])
+def test_grouped_products_equal_the_reference(kind):
+    x, weight, gate, up, down, dy = inputs()
+    index = routing(kind)
+    none = (index < 0).all(axis=1)[:, None]
+    arguments = index, weight, (gate, up, down)
+    found = grouped_with_gradients(jnp.where(none, jnp.nan, x), *arguments, jnp.where(none, jnp.nan, dy))
+    assert_close(found, with_gradients(x, *arguments, dy, "reference"))
+
+
+def test_grouped_products_of_another_activation():
+    x, weight, *weights, dy = inputs("relu2")
+    arguments = x, routing("random"), weight, tuple(weights), dy
+    found = grouped_with_gradients(*arguments, activation="relu2")
+    assert_close(found, with_gradients(*arguments, "reference", activation="relu2"))
 
 
 def test_rows_of_no_expert_are_never_read():
