@@ -39,6 +39,10 @@ _SCOPE = re.compile(rf"(?<!\w)({'|'.join(SCOPES)})(?!\w)")
 _GROUP_LIST = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 _GROUP_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 
+_GROUP_MESH = re.compile(
+    r"replica_groups=mesh\[(['\w=,]+)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{(['\w,]+)\}"
+)
+
 
 class Operation(NamedTuple):
     """What the table needs of one instruction of a compiled program."""
@@ -136,16 +140,7 @@ def axes_of(line: str, mesh: Mapping[str, int]) -> list[str]:
     """Mesh axes along which a collective's devices differ; none where the text does not tell."""
     sizes = list(mesh.values())
     count = math.prod(sizes)
-    groups: list[list[int]] = []
-    if found := _GROUP_IOTA.search(line):
-        shape, source, order = ([int(n) for n in part.split(",")] if part else [] for part in found.groups())
-        ids = _transposed(source, order)
-        size = shape[-1]
-        groups = [ids[start : start + size] for start in range(0, len(ids), size)]
-    elif found := _GROUP_LIST.search(line):
-        groups = [[int(n) for n in part.split(",") if n] for part in re.findall(r"\{([\d,]*)\}", found[1])]
-    elif "replica_groups={}" in line:
-        groups = [list(range(count))]
+    groups = _groups_of(line, count)
     if any(device >= count for group in groups for device in group):
         return []
     moved = set()
@@ -153,6 +148,31 @@ def axes_of(line: str, mesh: Mapping[str, int]) -> list[str]:
         places = [_coordinates(device, sizes) for device in group]
         moved |= {dim for dim in range(len(sizes)) if len({place[dim] for place in places}) > 1}
     return [name for dim, name in enumerate(mesh) if dim in moved]
+
+
+def _groups_of(line: str, count: int) -> list[list[int]]:
+    """Devices that exchange data with each other, in any of the forms that XLA writes."""
+    if found := _GROUP_IOTA.search(line):
+        shape, source, order = map(_numbers, found.groups())
+        ids, size = _transposed(source, order), shape[-1]
+        return [ids[start : start + size] for start in range(0, len(ids), size)]
+    if found := _GROUP_MESH.search(line):
+        axes = dict(part.split("=") for part in found[1].split(","))
+        sizes, chosen = [int(size) for size in axes.values()], set(found[4].split(","))
+        ids = _transposed(_numbers(found[2]), _numbers(found[3])) if found[2] else list(range(math.prod(sizes)))
+        by_rest: dict[tuple[int, ...], list[int]] = {}
+        for place, device in enumerate(ids):
+            here = _coordinates(place, sizes)
+            rest = tuple(here[dim] for dim, name in enumerate(axes) if name not in chosen)
+            by_rest.setdefault(rest, []).append(device)
+        return list(by_rest.values())
+    if found := _GROUP_LIST.search(line):
+        return [_numbers(part) for part in re.findall(r"\{([\d,]*)\}", found[1])]
+    return [list(range(count))] if "replica_groups={}" in line else []
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in text.split(",") if number] if text else []
 
 
 def _coordinates(device: int, sizes: Sequence[int]) -> list[int]:
@@ -248,6 +268,7 @@ def to_markdown(profile: StepProfile) -> str:
 
 def write_profile(directory: Path, profile: StepProfile) -> None:
     """Write `steps_FIRST_LAST.json` and `.md` into a run's `profile/`."""
+    directory.mkdir(parents=True, exist_ok=True)
     stem = f"steps_{profile.first_step}_{profile.last_step}"
     text = json.dumps(asdict(profile), indent=1, allow_nan=False) + "\n"
     write_atomic(directory / f"{stem}.json", text.encode())

@@ -118,24 +118,25 @@ def sharded_experts(
         return y_ND.reshape(x_BTD.shape), dropped
     assert mesh is not None
     axes = _active(mesh, *exchange.expert_axes)
-    # Ranks of a folded `tensor` hold the same rows: each takes a part of them, and whole experts.
-    copies = tuple(axis for axis in axes if axis not in ROW_AXES)
-    parts = tuple(axis for axis in _active(mesh, "tensor") if axis not in axes)
+    sequence = _sequence(mesh, x_BTD, sequence_parallel)
+    tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
+    # Ranks of an axis that divides experts and not tokens hold the same rows: each takes a part of them.
+    copies = tuple(axis for axis in axes if axis not in _axes_of(tokens))
+    partial_sums = "tensor" not in exchange.expert_axes
     layout = ("expert", "embed", "mlp"), ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
     run = _FORMS[exchange.kind] if axes else _at_home
-    sequence = _sequence(mesh, x_BTD, sequence_parallel and bool(parts))
 
     def island(x: Array, index: Array, weight: Array, *entered: Entered) -> tuple[Array, Array]:
-        x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
+        if partial_sums:
+            x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
         rows = _own_part([_flat(a) for a in (x, index, weight)], copies)
         weights = _gather(entered, layout, mesh, exchange.expert_axes)
         y_ND, dropped = run(exchange, axes, rows, weights, compute)
-        y_ND = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])]
-        y_BTD = y_ND.reshape(x.shape)
-        y_BTD = _sum_tensor_parts(y_BTD, mesh, sequence) if parts else y_BTD
-        return y_BTD, lax.psum(dropped, _active(mesh, *ROW_AXES) + copies)
+        y_BTD = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])].reshape(x.shape)
+        y_BTD = _sum_tensor_parts(y_BTD, mesh, sequence) if partial_sums else y_BTD
+        counted = dict.fromkeys((*_active(mesh, *ROW_AXES), *axes))
+        return y_BTD, lax.psum(dropped, tuple(counted))
 
-    tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
     weights, specs = _enter((gate, up, down), layout, mesh, zero, exchange.expert_axes)
     return _run_island(
         island,
@@ -145,6 +146,10 @@ def sharded_experts(
         (x_BTD, index_BTk, weight_BTk, *weights),
         fill=(0, -1, 0),
     )
+
+
+def _axes_of(spec: PartitionSpec) -> set[str]:
+    return {name for entry in spec if entry for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
 Rows = list[Array]

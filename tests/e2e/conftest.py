@@ -65,7 +65,9 @@ class Runner:
 
     def parts(self, config):
         """Compiled parts, shared between runs whose step is the same."""
-        key = config.model_copy(update={"run": None, "checkpoint": None, "logging": None, "evaluation": None})
+        key = config.model_copy(
+            update={"run": None, "checkpoint": None, "logging": None, "evaluation": None, "profile": None}
+        )
         key = key.model_dump_json(warnings=False)
         if key not in self._parts:
             plan = plan_batches(config)

@@ -15,6 +15,8 @@ from maxtrain.checkpoint.steps import newest_record
 from maxtrain.core.errors import CheckpointError, StoppedError
 from maxtrain.loader import Loader
 from maxtrain.monitor.events import read_events
+from maxtrain.monitor.metrics import read_metrics
+from maxtrain.monitor.step_profile import SCOPES, read_profiles
 
 DROPOUT = ("model.dropout=0.1",)
 
@@ -64,6 +66,19 @@ def test_evaluation_saving_and_logging_change_no_bit(runner, whole, same_bits, t
     assert runner.train(directory, *extra, "logging.tensorboard=true") == 0
     same_bits(runner.final_state(directory), whole[()][0])
     assert runner.lines(directory) == whole[()][1]
+
+
+def test_profiling_changes_no_bit_and_tells_every_part(runner, whole, same_bits, tmp_path):
+    directory = tmp_path / "run"
+    assert runner.train(directory, "profile.steps=[5,6]", "checkpoint.every=6") == 0
+    same_bits(runner.final_state(directory), whole[()][0])
+    assert runner.lines(directory) == whole[()][1]
+    [profile] = read_profiles(directory / "profile")
+    assert (profile.first_step, profile.last_step) == (5, 6)
+    assert {row.name for row in profile.rows} == {*SCOPES, "other"}
+    assert all(row.product_seconds > 0 for row in profile.rows if row.name in ("attention", "experts", "cross_entropy"))
+    measured = [line["communication_fraction"] for line in read_metrics(directory / "metrics.jsonl")]
+    assert measured == [None] * 4 + [0.0] * 2 + [None] * 6
 
 
 def kill_at_random_instants(runner, directory: Path, num_kills: int, seed: int) -> None:

@@ -71,20 +71,22 @@ def batch(load):
     return jnp.where((index >= 0).any(-1, keepdims=True), x, jnp.nan), jnp.asarray(index), weight
 
 
-def run(params, x, index, weight, *, mesh, exchange):
+def run(params, x, index, weight, *, mesh, exchange, sequence_parallel=False):
     compute = partial(experts, activation="swiglu", compute_dtype=jnp.float32)
     if exchange.kind == "dense":
         compute = partial(compute, implementation="reference")
     weights = [params[name] for name in AXES]
-    return sharded_experts(x, index, weight, *weights, mesh=mesh, exchange=exchange, compute=compute)
+    options = {"mesh": mesh, "exchange": exchange, "sequence_parallel": sequence_parallel, "compute": compute}
+    return sharded_experts(x, index, weight, *weights, **options)
 
 
 @cache
-def step_of(mesh, exchange):
+def step_of(mesh, exchange, sequence_parallel=False):
     """Value and gradients on a mesh, compiled once for all loads."""
 
     def loss(params, x, weight, index):
-        y, dropped = run(params, x, index, weight, mesh=mesh, exchange=exchange)
+        options = {"mesh": mesh, "exchange": exchange, "sequence_parallel": sequence_parallel}
+        y, dropped = run(params, x, index, weight, **options)
         return jnp.sum(jnp.sin(3 * y)), (y, dropped)
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
@@ -156,6 +158,15 @@ def test_mesh_equals_one_device(case, load):
     sizes, exchange = CASES[case]
     mesh = make_mesh(**sizes)
     assert_equal_to_one_device(values(step_of(mesh, exchange), load, mesh, exchange), load)
+
+
+@pytest.mark.parametrize("expert_axes", [("expert",), ("expert", "tensor")], ids=["parts", "folded"])
+def test_tokens_divided_over_tensor_equal_one_device(expert_axes):
+    """They are gathered where `tensor` divides the experts' hidden width; where it divides the experts, they stay."""
+    mesh, exchange = make_mesh(expert=2, context=2, tensor=2), Exchange(factor=1.0, expert_axes=expert_axes)
+    step = step_of(mesh, exchange, sequence_parallel=True)
+    for load in ("even", "one_rank"):
+        assert_equal_to_one_device(values(step, load, mesh, exchange), load)
 
 
 def emulated_ragged_all_to_all(operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name):

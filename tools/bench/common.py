@@ -7,20 +7,20 @@ of a shared machine drifts: a figure is worth most as a share of the peak measur
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
-PRODUCT_SIZE = 1024
-"""Rows and columns of the square product whose speed is the peak: it fits the second-level cache's reach."""
+PRODUCT_SHAPES = ((1024, 1024, 1024), (4096, 256, 1024))
+"""Rows, inner and columns of the products whose best speed is the peak: a square one, and one of a small model."""
 COPY_BYTES = 256 * 2**20
 """Bytes of the array whose copy measures the memory's bandwidth: far beyond every cache."""
 
@@ -84,31 +84,51 @@ def time_alternating(calls: Mapping[str, Callable[[], Any]], repeats: int) -> di
 
 
 def peak_calls() -> dict[str, Callable[[], Any]]:
-    """Calls that measure the machine: `peak_float32`, `peak_bfloat16` and `peak_copy`; see `peaks`."""
+    """Calls that measure the machine: products by dtype and shape, and a copy; `peaks` reads their times."""
     import jax
     import jax.numpy as jnp
 
-    product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=jnp.float32))
+    product = jax.jit(lambda pair: jnp.matmul(*pair, preferred_element_type=jnp.float32))
     # A sum keeps the compiler from returning its argument; what is read and written is counted.
     copy = jax.jit(lambda x: x + jnp.float32(1))
-    square = {name: jnp.ones((PRODUCT_SIZE, PRODUCT_SIZE), name) for name in ("float32", "bfloat16")}
+    pairs = {
+        f"peak_{name}_{number}": (jnp.ones((rows, inner), name), jnp.ones((inner, columns), name))
+        for name in ("float32", "bfloat16")
+        for number, (rows, inner, columns) in enumerate(PRODUCT_SHAPES)
+    }
     flat = jnp.ones(COPY_BYTES // 4, jnp.float32)
 
-    def run(function: Callable[[Any], Any], x: Any) -> None:
-        jax.block_until_ready(function(x))
+    def call(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
+        return lambda: jax.block_until_ready(function(argument))
 
-    calls = {f"peak_{name}": partial(run, product, x) for name, x in square.items()}
-    return {**calls, "peak_copy": partial(run, copy, flat)}
+    return {**{name: call(product, pair) for name, pair in pairs.items()}, "peak_copy": call(copy, flat)}
 
 
 def peaks(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Peaks from the times of `peak_calls`: GFLOP/s of products by dtype, GB/s read and written by a copy."""
-    flops = 2 * PRODUCT_SIZE**3
+    flops = [2 * math.prod(shape) for shape in PRODUCT_SHAPES]
+    best = {
+        name: max(flop / min(seconds[f"peak_{name}_{number}"]) for number, flop in enumerate(flops))
+        for name in ("float32", "bfloat16")
+    }
     return {
-        "float32_gflops": flops / min(seconds["peak_float32"]) / 1e9,
-        "bfloat16_gflops": flops / min(seconds["peak_bfloat16"]) / 1e9,
+        "float32_gflops": best["float32"] / 1e9,
+        "bfloat16_gflops": best["bfloat16"] / 1e9,
         "memory_gb_per_second": 2 * COPY_BYTES / min(seconds["peak_copy"]) / 1e9,
     }
+
+
+def say_peaks(found: Mapping[str, float]) -> str:
+    """Peaks in a line."""
+    return (
+        f"peak of one core: {found['float32_gflops']:.0f} GFLOP/s float32, {found['bfloat16_gflops']:.0f} bfloat16, "
+        f"memory {found['memory_gb_per_second']:.1f} GB/s"
+    )
+
+
+def say_machine(machine: Mapping[str, Any]) -> str:
+    """The machine in a line."""
+    return " · ".join(f"{key} {value}" for key, value in machine.items())
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:

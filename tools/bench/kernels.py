@@ -1,25 +1,31 @@
-r"""Seconds of each kernel, forward and backward, beside its plain reference, and its share of the matmul peak.
+"""CPU-seconds of each kernel, forward and backward, beside its plain reference and the machine's peak.
 
     python tools/bench/kernels.py --dtype float32 --repeats 5
-    python tools/bench/kernels.py --dtype bfloat16 --batch 4 --length 4096 --width 2048 --heads 16 --hidden 2048 \
-        --experts 64 --top-k 4 --vocab 32768 --no-reference        # on a GPU or TPU
+    python tools/bench/kernels.py --only attention cross_entropy --json tools/bench/results/kernels.json
 
-On CPU one process pinned to one core, in user + system CPU-seconds; elsewhere wall seconds. The least of the repeats.
-The peak is a square product of the same type, measured in the same run; the share counts the products that the result
-needs (of attention those that are seen; a backward pass that computes scores anew gets nothing for it). The reference
-of grouped_matmul is XLA's `ragged_dot`.
+One process pinned to one core; kernel, reference and the products that measure the peak take turns. The share of the
+peak counts the products that the result needs (of attention those that are seen; scores computed anew get nothing), in
+the least of the times. The reference of grouped_matmul is XLA's `ragged_dot`.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from tools.bench.common import (
+    add_common_arguments,
+    describe_machine,
+    figures,
+    peak_calls,
+    peaks,
+    pin,
+    say_machine,
+    say_peaks,
+    time_alternating,
+    write_results,
+)
 
 SHAPES = {"batch": 8, "length": 512, "width": 256, "heads": 8, "hidden": 1024, "experts": 8, "top_k": 2, "vocab": 8192}
 """The step that the project's speed goals are stated for."""
@@ -32,43 +38,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="timed calls of each kernel")
     parser.add_argument("--only", nargs="*", default=[], help="names of kernels; all by default")
     parser.add_argument("--no-reference", action="store_true", help="time the fast forms alone")
-    parser.add_argument("--core", type=int, default=0, help="core to pin to")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_common_arguments(parser)
     for name, value in SHAPES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     return parser.parse_args()
 
 
-def describe_machine(core: int) -> dict[str, Any]:
-    """Processor, cores, load and versions."""
-    import jax
-
-    models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "pinned_core": core,
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "backend": jax.default_backend(),
-    }
-
-
 class Case(NamedTuple):
-    """A kernel."""
+    """A kernel: a function of (implementation, *arguments)."""
 
     function: Callable[..., Any]
-    """Of (implementation, *arguments)."""
     arguments: tuple[Any, ...]
     flops: float
-    """Of the products of value and gradients."""
+    """Of the forward and the backward pass, which is twice the forward one."""
 
 
 def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
-    """Each kernel, with data of the shape."""
+    """Each kernel at a shape."""
     import jax
     import jax.numpy as jnp
 
@@ -150,39 +136,8 @@ def make_cases(shape: argparse.Namespace, dtype: Any) -> dict[str, Case]:
     }
 
 
-def clock() -> float:
-    """CPU-seconds on CPU, else wall seconds."""
-    import jax
-
-    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
-
-
-def measure_peak(dtype: Any, repeats: int) -> float:
-    """FLOP/s of a square product with float32 sums."""
-    import jax
-    import jax.numpy as jnp
-
-    size = 1024 if jax.default_backend() == "cpu" else 8192
-    precision = jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
-    multiply = jax.jit(lambda a: jnp.matmul(a, a, precision=precision, preferred_element_type=jnp.float32))
-    return 2 * size**3 / least_seconds(lambda: multiply(jnp.ones((size, size), dtype)), repeats)
-
-
-def least_seconds(call: Callable[[], Any], repeats: int) -> float:
-    """The fastest of some calls, after one that compiles."""
-    import jax
-
-    jax.block_until_ready(call())
-    least = float("inf")
-    for _ in range(repeats):
-        start = clock()
-        jax.block_until_ready(call())
-        least = min(least, clock() - start)
-    return least
-
-
-def time_case(case: Case, implementation: str, repeats: int) -> float:
-    """Seconds of one value and all gradients."""
+def make_call(case: Case, implementation: str) -> Callable[[], Any]:
+    """One value and all gradients of a kernel, compiled."""
     import jax
     import jax.numpy as jnp
 
@@ -192,42 +147,44 @@ def time_case(case: Case, implementation: str, repeats: int) -> float:
         return jnp.sum(jnp.square(case.function(implementation, *arguments)))
 
     step = jax.jit(jax.value_and_grad(loss, argnums=differentiable))
-    return least_seconds(lambda: step(*case.arguments), repeats)
+    return lambda: jax.block_until_ready(step(*case.arguments))
 
 
 def main() -> int:
     """Entry point."""
     arguments = parse_arguments()
-    os.sched_setaffinity(0, {arguments.core})
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    pin(arguments.core)
     import jax.numpy as jnp
     from tqdm import tqdm
 
-    dtype = jnp.dtype(arguments.dtype)
-    cases = make_cases(arguments, dtype)
+    cases = make_cases(arguments, jnp.dtype(arguments.dtype))
     chosen = [name for name in cases if not arguments.only or name in arguments.only]
-    peak = measure_peak(dtype, arguments.repeats)
-    results: dict[str, dict[str, float]] = {}
+    kinds = ("auto",) if arguments.no_reference else ("auto", "reference")
+    measured: dict[str, list[float]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in tqdm(chosen, disable=not sys.stderr.isatty()):
-        seconds = time_case(cases[name], "auto", arguments.repeats)
-        results[name] = {"auto": seconds, "share_of_peak": cases[name].flops / seconds / peak}
-        if not arguments.no_reference:
-            results[name]["reference"] = time_case(cases[name], "reference", arguments.repeats)
-    # The machine may have slowed down meanwhile: the better of two is nearer to what it can do.
-    peak, before = max(peak, measure_peak(dtype, arguments.repeats)), peak
-    for row in results.values():
-        row["share_of_peak"] *= before / peak
-    machine = describe_machine(arguments.core) | {"peak_gflops": round(peak / 1e9, 1)}
+        calls = {kind: make_call(cases[name], kind) for kind in kinds}
+        times = time_alternating({**calls, **peak_calls()}, arguments.repeats)
+        for key, seconds in times.items():
+            if key not in kinds:
+                measured.setdefault(key, []).extend(seconds)
+        results[name] = {kind: figures(times[kind]) for kind in kinds}
+    peak, machine = peaks(measured), describe_machine(arguments.core)
+    print(f"{'kernel':<18} {'CPU-s':>8} {'of peak':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype})")
+    for name, row in results.items():
+        least = row["auto"]["least"]
+        row["flops"] = cases[name].flops
+        row["share_of_peak"] = cases[name].flops / least / 1e9 / peak[f"{arguments.dtype}_gflops"]
+        reference = row.get("reference", {}).get("least", float("nan"))
+        print(f"{name:<18} {least:8.4f} {row['share_of_peak']:8.1%} {reference:10.4f} {least / reference:6.2f}")
+    print(say_peaks(peak))
+    print(say_machine(machine))
     if arguments.json:
         shapes = {name: getattr(arguments, name) for name in SHAPES}
-        print(json.dumps({"machine": machine, "dtype": arguments.dtype, "shapes": shapes, "seconds": results}))
-        return 0
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(f"{'kernel':<18} {'seconds':>8} {'of peak':>8} {'reference':>10} {'ratio':>6}   ({arguments.dtype})")
-    for name, row in results.items():
-        reference = row.get("reference", float("nan"))
-        ratio, share = row["auto"] / reference, row["share_of_peak"]
-        print(f"{name:<18} {row['auto']:8.4f} {share:8.1%} {reference:10.4f} {ratio:6.2f}")
+        write_results(
+            arguments.json,
+            {"machine": machine, "peak": peak, "dtype": arguments.dtype, "shapes": shapes, "kernels": results},
+        )
     return 0
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import add_common_arguments, describe_machine, figures, write_results
+from tools.bench.common import add_common_arguments, describe_machine, figures, say_machine, write_results
 
 MARK = "step 1/"
 """What the line of the first step begins with."""
@@ -69,9 +69,9 @@ def main() -> None:
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as scratch:
             for name, times in results.items():
-                cpu, wall = start_once(args.config, Path(scratch, name), Path(scratch, "cache"), args.core)
-                times["cpu"].append(cpu)
-                times["wall"].append(wall)
+                spent = start_once(args.config, Path(scratch, name), Path(scratch, "cache"), args.core)
+                times["cpu"].append(spent[0])
+                times["wall"].append(spent[1])
     summary = {
         name: {"cpu_seconds": figures(times["cpu"]), "wall_seconds": figures(times["wall"])}
         for name, times in results.items()
@@ -80,7 +80,7 @@ def main() -> None:
     for name, row in summary.items():
         cpu, wall = row["cpu_seconds"], row["wall_seconds"]
         print(f"{name}: {cpu['least']:.1f} CPU-s least, {cpu['median']:.1f} median; {wall['least']:.1f} s wall least")
-    print(" · ".join(f"{key} {value}" for key, value in machine.items()))
+    print(say_machine(machine))
     if args.json:
         write_results(args.json, {"machine": machine, "config": args.config, "results": summary})
 

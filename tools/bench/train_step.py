@@ -1,13 +1,15 @@
-"""Time one training step: CPU-seconds, tokens a second, compile time, start-up time, peak memory.
+"""Time one training step: CPU-seconds, share of the machine's peak, compile and start-up time, peak memory.
 
 Each case runs in processes of its own, pinned to one core, in turn with the peer where one is given, so that a ratio
 holds when the machine's speed drifts. CPU-seconds are user + system time of the process; of several steps the least
-and the median are printed.
+and the median are printed. The products that measure the peak take turns with the steps; the share is that of the
+model's FLOPs, without recomputation, in the least of the times.
 
     python tools/bench/train_step.py
     python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer PATH/TO/python
 
-The peer is transformers: make an environment with torch and transformers and give its interpreter.
+The peer is transformers: make an environment with torch and transformers and give its interpreter; --peer-compile
+runs it by torch.compile, which needs a C++ compiler.
 """
 
 import argparse
@@ -20,6 +22,17 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from tools.bench.common import (
+    add_common_arguments,
+    describe_machine,
+    peak_calls,
+    peaks,
+    pin,
+    say_machine,
+    say_peaks,
+    write_results,
+)
 
 _START = time.perf_counter()
 
@@ -61,17 +74,12 @@ def make_config(case: dict[str, Any], steps: int) -> Any:
     )
 
 
-def cpu_seconds() -> float:
-    """User and system seconds of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
     """Run one case in this process."""
     from maxtrain.config.batch_plan import plan_batches
     from maxtrain.core.memory import keep_freed_memory
     from maxtrain.loader import Loader
+    from maxtrain.plan import training_flops_per_token
     from maxtrain.train.feed import BatchFeeder, feed
     from maxtrain.train.parts import build_parts
 
@@ -87,18 +95,30 @@ def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
     compiled = parts.train_step.lower(state, batches[0]).compile()  # type: ignore[attr-defined]
     compile_seconds = time.perf_counter() - start
     cpu, wall = [], []
+    calls = peak_calls()
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    memory = 0.0
     for batch in batches:
-        before, start = cpu_seconds(), time.perf_counter()
+        before, start = time.process_time(), time.perf_counter()
         state, metrics = compiled(state, batch)
         float(metrics["loss"])
-        cpu.append(cpu_seconds() - before)
+        cpu.append(time.process_time() - before)
         wall.append(time.perf_counter() - start)
+        memory = memory or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        for name, call in calls.items():
+            before = time.process_time()
+            call()
+            seconds[name].append(time.process_time() - before)
+    peak = peaks(seconds)
+    flops = ROWS * LENGTH * training_flops_per_token(config.model, LENGTH).total
     return {
+        "peak": peak,
+        "share_of_peak": flops / min(cpu[1:]) / 1e9 / peak[f"{case['precision']}_gflops"],
         "cpu_seconds": cpu[1:],
         "wall_seconds": wall[1:],
         "start_up_seconds": start_up,
         "compile_seconds": compile_seconds,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": memory,
         "loss": float(metrics["loss"]),
     }
 
@@ -117,22 +137,6 @@ def child(command: list[str], core: int) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores, memory and library versions."""
-    from importlib.metadata import version
-
-    info = Path("/proc/cpuinfo").read_text()
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    return {
-        "processor": names[0] if names else "unknown",
-        "cores": os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "load": os.getloadavg()[0],
-        "python": sys.version.split()[0],
-        **{name: version(name) for name in ("jax", "jaxlib", "flax", "optax")},
-    }
-
-
 def summarise(runs: list[dict[str, Any]]) -> dict[str, float]:
     """Least and median over all steps of all rounds, and the least of the once-a-process figures."""
     cpu = [value for run in runs for value in run["cpu_seconds"]]
@@ -144,6 +148,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, float]:
         "compile_seconds": min(run.get("compile_seconds", 0.0) for run in runs),
         "start_up_seconds": min(run["start_up_seconds"] for run in runs),
         "peak_mb": max(run["peak_mb"] for run in runs),
+        **({"share_of_peak": max(run["share_of_peak"] for run in runs)} if "share_of_peak" in runs[0] else {}),
     }
 
 
@@ -153,47 +158,51 @@ def main() -> None:
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--steps", type=int, default=5, help="timed steps a process")
     parser.add_argument("--rounds", type=int, default=2, help="processes a case")
-    parser.add_argument("--core", type=int, default=0, help="core to pin to")
     parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has torch and transformers")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--peer-compile", action="store_true", help="run the peer by torch.compile")
+    add_common_arguments(parser)
     parser.add_argument("--run", metavar="CASE", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
+        pin(args.core)
         print(json.dumps(run_case(CASES[args.run], args.steps)))
         return
     peer_script = str(Path(__file__).parent / "peers" / "transformers_step.py")
-    result: dict[str, Any] = {"machine": machine(), "cases": {}}
+    peer_name = "torch.compile" if args.peer_compile else "transformers"
+    cases: dict[str, Any] = {}
+    common = ["--steps", str(args.steps), "--core", str(args.core)]
     for name in CASES if args.case == "all" else [args.case]:
         ours, peer = [], []
         for _ in range(args.rounds):
-            ours.append(child([sys.executable, __file__, "--run", name, "--steps", str(args.steps)], args.core))
+            ours.append(child([sys.executable, __file__, "--run", name, *common], args.core))
             if args.peer:
-                shape = json.dumps({**CASES[name], "steps": args.steps})
+                shape = json.dumps({**CASES[name], "steps": args.steps, "compile": args.peer_compile})
                 peer.append(child([args.peer, peer_script, shape], args.core))
-        row: dict[str, Any] = {"maxtrain": summarise(ours)}
+        row: dict[str, Any] = {"maxtrain": summarise(ours), "peak": ours[-1]["peak"]}
         if peer:
-            row["transformers"] = summarise(peer)
-            row["ratio"] = row["maxtrain"]["cpu_median"] / row["transformers"]["cpu_median"]
-        result["cases"][name] = row
-        if not args.json:
-            print_row(name, row)
+            row[peer_name] = summarise(peer)
+            row["ratio"] = row["maxtrain"]["cpu_median"] / row[peer_name]["cpu_median"]
+        cases[name] = row
+        print_row(name, row)
+    machine = describe_machine(args.core)
+    print(say_machine(machine))
     if args.json:
-        print(json.dumps(result, indent=1))
-    else:
-        print(" · ".join(f"{key} {value}" for key, value in result["machine"].items()))
+        write_results(args.json, {"machine": machine, "cases": cases})
 
 
 def print_row(name: str, row: dict[str, Any]) -> None:
     """One case as text."""
-    for who in ("maxtrain", "transformers"):
+    for who in ("maxtrain", "transformers", "torch.compile"):
         if who in row:
             values = row[who]
+            share = f"{values['share_of_peak']:.0%} of peak  " if "share_of_peak" in values else ""
             print(
                 f"{name:18} {who:13} {values['cpu_least']:6.2f} least {values['cpu_median']:6.2f} median CPU-s a step  "
-                f"{values['tokens_per_second']:7.0f} tokens/s  compile {values['compile_seconds']:5.1f} s  "
+                f"{share}{values['tokens_per_second']:7.0f} tokens/s  compile {values['compile_seconds']:5.1f} s  "
                 f"start {values['start_up_seconds']:4.1f} s  peak {values['peak_mb']:6.0f} MB",
                 flush=True,
             )
+    print(f"{name:18} {say_peaks(row['peak'])}", flush=True)
     if "ratio" in row:
         print(f"{name:18} ratio of medians {row['ratio']:.2f}", flush=True)
 

@@ -271,6 +271,8 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             ["schedule.name=constant", "schedule.min_lr=1e-4"],
             "schedule.min_lr = 0.0001: has no effect with schedule.name = constant, which does not decay; set 0",
         ),
+        (["profile.steps=[1, 4]"], "profile.steps = [1, 4]: the first step compiles and cannot be profiled"),
+        (["profile.steps=[9, 3]"], "profile.steps = [9, 3]: the last step comes before the first; set [3, 9]"),
         (["schedule.min_lr=1"], "schedule.min_lr = 1.0: must be at most schedule.lr = 0.001; set 0.0001"),
         (
             ["schedule.warmup_frac=0.1", "schedule.warmup_tokens=512"],

@@ -47,6 +47,8 @@ def main() -> None:
     model = make_model(shape).train()
     if shape["precision"] == "bfloat16":
         model = model.to(torch.bfloat16)
+    if shape.get("compile"):
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     start_up = time.perf_counter() - _START
     cpu, wall = [], []
