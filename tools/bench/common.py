@@ -38,8 +38,8 @@ def pin(core: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def describe_machine(core: int) -> dict[str, Any]:
-    """Processor, cores, memory, load and library versions."""
+def describe_machine(core: int | None) -> dict[str, Any]:
+    """Processor, cores, memory, load and library versions; core is None where the process is not pinned."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

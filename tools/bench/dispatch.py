@@ -3,19 +3,27 @@
     python tools/bench/dispatch.py --devices 8 --skew 1 --repeats 5
 
 One process with emulated devices; figures are user + system CPU-seconds of all ranks together, the least of the
-repeats, and bytes that one rank sends, read from the compiled program.
+repeats, the share of the product peak measured in the same run that the experts' FLOPs are, and bytes that one rank
+sends, read from the compiled program.
 """
 
 import argparse
-import json
 import math
 import os
-import platform
 import re
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+from tools.bench.common import (
+    describe_machine,
+    peak_calls,
+    peaks,
+    say_machine,
+    say_peaks,
+    time_alternating,
+    write_results,
+)
 
 SHAPES = {"batch": 8, "length": 512, "width": 256, "hidden": 512, "experts": 32, "top_k": 4}
 """The whole batch, divided over the ranks."""
@@ -42,27 +50,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--top-groups", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5, help="timed calls of each exchange")
     parser.add_argument("--only", nargs="*", default=KINDS, choices=KINDS, help="exchanges")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--json", metavar="FILE", help="write the results with the machine's description, too")
     for name, value in SHAPES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     return parser.parse_args()
-
-
-def describe_machine() -> dict[str, Any]:
-    """Processor, cores, load and versions."""
-    import jax
-
-    models = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "backend": jax.default_backend(),
-    }
 
 
 def bytes_moved(text: str) -> dict[str, float]:
@@ -195,22 +186,26 @@ def main() -> int:
 
     chosen = [kind for kind in KINDS if kind in arguments.only]
     results = {kind: measure(kind, arguments) for kind in tqdm(chosen, disable=not sys.stderr.isatty())}
-    machine = describe_machine()
+    peak = peaks(time_alternating(peak_calls(), arguments.repeats))
+    machine = describe_machine(None)
+    flops = 3 * 3 * 2 * arguments.batch * arguments.length * arguments.top_k * arguments.width * arguments.hidden
+    for row in results.values():
+        row["share_of_peak"] = flops / row["cpu_seconds"] / 1e9 / peak[f"{arguments.dtype}_gflops"]
     shown = {name: getattr(arguments, name) for name in (*SHAPES, "devices", "dtype", "skew", "factor")}
-    if arguments.json:
-        print(json.dumps({"machine": machine, "shapes": shown, "exchanges": results}))
-        return 0
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    print(say_machine(machine))
+    print(say_peaks(peak))
     print(", ".join(f"{key} {value}" for key, value in shown.items()))
+    if arguments.json:
+        write_results(arguments.json, {"machine": machine, "peak": peak, "shapes": shown, "exchanges": results})
     first = results[chosen[0]]
-    print(
-        f"{'exchange':<12} {'CPU-s':>8} {'ratio':>6} {'MB sent':>9} {'ratio':>6} {'rounds':>7}   (a further round: MB)"
-    )
+    heads = f"{'exchange':<12} {'CPU-s':>8} {'of peak':>8} {'ratio':>6} {'MB sent':>9} {'ratio':>6} {'rounds':>7}"
+    print(f"{heads}   (a further round: MB)")
     for kind, row in results.items():
         sent = row["first"] + (row["rounds"] - 1) * row["further"]
         share = sent / first["first"] if first["first"] else math.nan
         print(
-            f"{kind:<12} {row['cpu_seconds']:8.3f} {row['cpu_seconds'] / first['cpu_seconds']:6.2f} {sent / 1e6:9.2f} "
+            f"{kind:<12} {row['cpu_seconds']:8.3f} {row['share_of_peak']:8.1%} "
+            f"{row['cpu_seconds'] / first['cpu_seconds']:6.2f} {sent / 1e6:9.2f} "
             f"{share:6.2f} {row['rounds']:7d}   {row['further'] / 1e6:.2f}"
         )
     return 0
