@@ -26,8 +26,6 @@ _NOTHING = -1e30
 
 Part = tuple[Array, Array]
 """Output of attention to some of the keys, float32, and log Σ exp(scores)."""
-Held = tuple[Array, Array, Array]
-"""Keys, values and their documents."""
 
 
 class Blocks(NamedTuple):
@@ -133,10 +131,23 @@ def _shift(first: Any, second: Any) -> tuple[Any, Any]:
     )
 
 
-def _rotate(held: Any) -> Any:
-    """What the rank before holds."""
+def _rotate(packed: Array) -> Array:
+    """What the rank before holds.
+
+    A turn sends one array: of several in flight at once, emulated CPU devices were seen to take one for another, and
+    elsewhere each costs a message's latency.
+    """
     ranks = lax.axis_size(AXIS)
-    return lax.ppermute(held, AXIS, [(i, (i + 1) % ranks) for i in range(ranks)])
+    return lax.ppermute(packed, AXIS, [(i, (i + 1) % ranks) for i in range(ranks)])
+
+
+def _pack(a: Array, b: Array) -> Array:
+    return jnp.concatenate((a, b), axis=-1)
+
+
+def _unpack(packed: Array) -> tuple[Array, Array]:
+    a, b = jnp.split(packed, 2, axis=-1)
+    return a, b
 
 
 def _join(one: Part, other: Part) -> Part:
@@ -166,8 +177,10 @@ class _Pairs(NamedTuple):
         first, second = jnp.split(x, 2, axis)
         return jnp.concatenate((first, jnp.where(self.earlier, first, second)))
 
-    def inputs(self, q: Array, ids: Array, held: Held) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-        k, v, key_ids = held
+    def inputs(
+        self, q: Array, ids: Array, held: Array, key_ids: Array
+    ) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+        k, v = _unpack(held)
         segments = self.of_queries(ids, 1), self.of_keys(key_ids, 1)
         return self.of_queries(q, 3), self.of_keys(k, 2), self.of_keys(v, 2), segments
 
@@ -188,20 +201,35 @@ class _Pairs(NamedTuple):
         )
 
 
-def _go_round(turn: Callable[[Any, Held, Any], Any], sums: Any, held: Held) -> Any:
-    """Call turn(sums, held, step) with what each other rank holds: step ranks before this one, cyclically.
+def _go_round(turn: Callable[..., tuple[Any, Any]], sums: Any, held: Array, travelling: Any = None) -> tuple[Any, Any]:
+    """Call `turn(sums, held, travelling, step) -> (sums, travelling)` with what each other rank holds.
 
-    The next keys are under way while a turn computes.
+    Args:
+        turn: its step is how many ranks before this one, cyclically, what is held comes from.
+        sums: what the turns add up here.
+        held: packed keys and values of the rank before; the next ones are under way while a turn computes.
+        travelling: packed gradients that follow their keys a turn behind, for each turn to add to; or None.
+
+    Returns:
+        The sums, and what travelled, at home again.
     """
     steps = lax.axis_size(AXIS) - 1
 
-    def one(carry: tuple[Any, Held], step: Array) -> tuple[tuple[Any, Held], None]:
-        sums, held = carry
-        return (turn(sums, held, step), _rotate(held)), None
+    def one(carry: tuple[Any, Array, Any], step: Array) -> tuple[tuple[Any, Array, Any], None]:
+        sums, held, travelling = carry
+        if travelling is None:
+            after = _rotate(held)
+        else:
+            after, travelling = _unpack(_rotate(_pack(held.astype(travelling.dtype), travelling)))
+        sums, travelling = turn(sums, held, travelling, step)
+        return (sums, after.astype(held.dtype), travelling), None
 
     if steps > 1:
-        (sums, held), _ = lax.scan(one, (sums, held), jnp.arange(1, steps))
-    return turn(sums, held, steps)
+        (sums, held, travelling), _ = lax.scan(one, (sums, held, travelling), jnp.arange(1, steps))
+    if travelling is None:
+        return turn(sums, held, None, steps)
+    sums, travelling = turn(sums, held, _rotate(travelling), steps)
+    return sums, _rotate(travelling)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -212,23 +240,24 @@ def _ring(q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, ids_BT: Array, blocks: B
 def _ring_forward(
     q_BKGTH: Array, k_BKTH: Array, v_BKTH: Array, ids_BT: Array, blocks: Blocks
 ) -> tuple[Array, tuple[Array, ...]]:
-    rank = lax.axis_index(AXIS)
-    held = _rotate((k_BKTH, v_BKTH, ids_BT))
+    rank, all_ids = lax.axis_index(AXIS), lax.all_gather(ids_BT, AXIS)
+    held = _rotate(_pack(k_BKTH, v_BKTH))
     # The rank's own chunks lie in order: causal among themselves.
     out, log_z = blocks.forward(q_BKGTH, k_BKTH, v_BKTH, (ids_BT, ids_BT), causal=True)
 
-    def turn(sums: tuple[Part, Part], held: Held, step: Array) -> tuple[Part, Part]:
+    def turn(sums: tuple[Part, Part], held: Array, _: None, step: Any) -> tuple[tuple[Part, Part], None]:
         pairs = _Pairs(step <= rank)
-        out, log_z = blocks.forward(*pairs.inputs(q_BKGTH, ids_BT, held), causal=False)
+        inputs = pairs.inputs(q_BKGTH, ids_BT, held, _ids_of(all_ids, step))
+        out, log_z = blocks.forward(*inputs, causal=False)
         (one, other), (one_z, other_z) = jnp.split(out, 2), jnp.split(log_z, 2)
         first, second = sums
         second = _join(second, (one, one_z))
         return (
             _join(first, (other, jnp.where(pairs.earlier, other_z, _NOTHING))),
             _join(second, (other, jnp.where(pairs.earlier, _NOTHING, other_z))),
-        )
+        ), None
 
-    first, second = _go_round(turn, _halves((out, log_z), (3, 3)), held)
+    (first, second), _ = _go_round(turn, _halves((out, log_z), (3, 3)), held)
     out, log_z = (jnp.concatenate(parts, axis=3) for parts in zip(first, second, strict=True))
     out, log_z = blocks.keep(out.astype(q_BKGTH.dtype), log_z)
     return out, (q_BKGTH, k_BKTH, v_BKTH, ids_BT, out, log_z)
@@ -236,23 +265,27 @@ def _ring_forward(
 
 def _ring_backward(blocks: Blocks, kept: tuple[Array, ...], dout: Array) -> tuple[Array, Array, Array, None]:
     q, k, v, ids, out, log_z = kept
-    rank = lax.axis_index(AXIS)
-    held = _rotate((k, v, ids))
+    rank, all_ids = lax.axis_index(AXIS), lax.all_gather(ids, AXIS)
+    held = _rotate(_pack(k, v))
     dq, dk, dv = blocks.backward(q, k, v, (ids, ids), out, log_z, dout, causal=True)
 
-    def turn(sums: tuple[Array, Part], held: Held, step: Array) -> tuple[Array, Part]:
-        dq, travelling = sums
-        # Gradients of keys follow their keys, a turn behind: they are sent while this turn computes.
-        dk, dv = _rotate(travelling)
+    def turn(dq: Array, held: Array, travelling: Array, step: Any) -> tuple[Array, Array]:
         pairs = _Pairs(step <= rank)
         of_results = (pairs.of_queries(a, 3) for a in (out, log_z, dout))
-        more_dq, more_dk, more_dv = blocks.backward(*pairs.inputs(q, ids, held), *of_results, causal=False)
-        return dq + pairs.query_gradient(more_dq), (dk + pairs.key_gradient(more_dk), dv + pairs.key_gradient(more_dv))
+        inputs = pairs.inputs(q, ids, held, _ids_of(all_ids, step))
+        more_dq, more_dk, more_dv = blocks.backward(*inputs, *of_results, causal=False)
+        more = _pack(pairs.key_gradient(more_dk), pairs.key_gradient(more_dv))
+        return dq + pairs.query_gradient(more_dq), travelling + more
 
-    zero = jnp.zeros_like(dk), jnp.zeros_like(dv)
-    dq, travelling = _go_round(turn, (dq, zero), held)
-    home = _rotate(travelling)
-    return dq.astype(q.dtype), (dk + home[0]).astype(k.dtype), (dv + home[1]).astype(v.dtype), None
+    dq, home = _go_round(turn, dq, held, jnp.zeros(held.shape, dk.dtype))
+    home_dk, home_dv = _unpack(home)
+    return dq.astype(q.dtype), (dk + home_dk).astype(k.dtype), (dv + home_dv).astype(v.dtype), None
+
+
+def _ids_of(all_ids: Array, step: Any) -> Array:
+    """Documents of the tokens that the rank `step` before this one holds."""
+    ranks = lax.axis_size(AXIS)
+    return lax.dynamic_index_in_dim(all_ids, (lax.axis_index(AXIS) - step) % ranks, keepdims=False)
 
 
 _ring.defvjp(_ring_forward, _ring_backward)
