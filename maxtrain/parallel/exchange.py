@@ -27,19 +27,19 @@ from jax.sharding import Mesh, PartitionSpec
 from maxtrain.config.schema import MeshConfig
 from maxtrain.core.errors import UserError
 from maxtrain.parallel.delivery import Carrier, Parcels, collect, deliver, pack, way_of
-from maxtrain.parallel.dispatch import (
+from maxtrain.parallel.island import (
     ROW_AXES,
     Entered,
-    _activation,
-    _active,
-    _enter,
-    _flat,
-    _gather,
-    _gather_tokens,
-    _run_island,
-    _sequence,
-    _sum_tensor_parts,
+    activation_spec,
+    active_axes,
+    enter_weights,
+    flatten_tokens,
+    gather_tokens,
+    gather_weights,
     is_single,
+    run_island,
+    sequence_axis,
+    sum_tensor_parts,
 )
 
 LEAST_ROWS = 8
@@ -114,12 +114,12 @@ def sharded_experts(
     compute = partial(compute, num_experts=num_experts)
     dropped = jnp.zeros((), jnp.float32)
     if is_single(mesh):
-        y_ND = compute(*map(_flat, (x_BTD, index_BTk, weight_BTk)), gate, up, down)
+        y_ND = compute(*map(flatten_tokens, (x_BTD, index_BTk, weight_BTk)), gate, up, down)
         return y_ND.reshape(x_BTD.shape), dropped
     assert mesh is not None
-    axes = _active(mesh, *exchange.expert_axes)
-    sequence = _sequence(mesh, x_BTD, sequence_parallel)
-    tokens, choices = (_activation(mesh, "batch", sequence, axis) for axis in ("embed", None))
+    axes = active_axes(mesh, *exchange.expert_axes)
+    sequence = sequence_axis(mesh, x_BTD, sequence_parallel)
+    tokens, choices = (activation_spec(mesh, "batch", sequence, axis) for axis in ("embed", None))
     # Ranks of an axis that divides experts and not tokens hold the same rows: each takes a part of them.
     copies = tuple(axis for axis in axes if axis not in _axes_of(tokens))
     partial_sums = "tensor" not in exchange.expert_axes
@@ -128,17 +128,17 @@ def sharded_experts(
 
     def island(x: Array, index: Array, weight: Array, *entered: Entered) -> tuple[Array, Array]:
         if partial_sums:
-            x, index, weight = (_gather_tokens(a, sequence) for a in (x, index, weight))
-        rows = _own_part([_flat(a) for a in (x, index, weight)], copies)
-        weights = _gather(entered, layout, mesh, exchange.expert_axes)
+            x, index, weight = (gather_tokens(a, sequence) for a in (x, index, weight))
+        rows = _own_part([flatten_tokens(a) for a in (x, index, weight)], copies)
+        weights = gather_weights(entered, layout, mesh, exchange.expert_axes)
         y_ND, dropped = run(exchange, axes, rows, weights, compute)
         y_BTD = _all_parts(y_ND.astype(x.dtype), copies)[: math.prod(x.shape[:2])].reshape(x.shape)
-        y_BTD = _sum_tensor_parts(y_BTD, mesh, sequence) if partial_sums else y_BTD
-        counted = dict.fromkeys((*_active(mesh, *ROW_AXES), *axes))
+        y_BTD = sum_tensor_parts(y_BTD, mesh, sequence) if partial_sums else y_BTD
+        counted = dict.fromkeys((*active_axes(mesh, *ROW_AXES), *axes))
         return y_BTD, lax.psum(dropped, tuple(counted))
 
-    weights, specs = _enter((gate, up, down), layout, mesh, zero, exchange.expert_axes)
-    return _run_island(
+    weights, specs = enter_weights((gate, up, down), layout, mesh, zero, exchange.expert_axes)
+    return run_island(
         island,
         mesh,
         (tokens, choices, choices, *specs),
@@ -371,7 +371,7 @@ def _own_part(rows: Rows, axes: tuple[str, ...]) -> Rows:
 def _all_parts(y: Array, axes: tuple[str, ...]) -> Array:
     """The parts of all ranks of the axes, on each of them.
 
-    Each rank receives an equal part of the output's cotangent, as in `_sum_parts`: its own rows, scaled up, are what
+    Each rank receives an equal part of the output's cotangent, as in `sum_parts`: its own rows, scaled up, are what
     the transposition of a plain all-gather would sum.
     """
     return lax.all_gather(y, axes, axis=0, tiled=True) if axes else y
