@@ -40,7 +40,7 @@ def config(runner, tmp_path) -> Path:
         ("model.num_layer=4", ["model.num_layer", "model.num_layers"]),
         ("schedule.lr=fast", ["schedule.lr", "fast"]),
         ("batch.global_batch_tokens=1000", ["batch.global_batch_tokens", "1000", "1024"]),
-        ("mesh.pipeline=2", ["mesh.pipeline", "not available"]),
+        ("mesh={devices: 3, pipeline: 3}", ["model.num_layers", "mesh.pipeline 3"]),
         ("train.total_tokens=12289", ["train.total_tokens", "12288", "13312"]),
     ],
 )

@@ -84,6 +84,7 @@ def line_of(
         "expert_entropy": [0.99] * layers,
         "router_entropy": [1.5] * layers,
         "dropped_tokens": [0] * layers,
+        "communication_fraction": None,
         "flops_per_token": 1.0e7,
         "num_devices": 2,
         "tokens_per_second": 4096 / seconds,
