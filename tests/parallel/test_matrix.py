@@ -1,13 +1,21 @@
 """Every axis alone, every pair of axes and the triples that matter, against one device: `pytest -m campaign FILE`.
 
 With accumulation, full remat, two documents a row and padding, windows of two kinds, shared experts and a dense first
-layer, while the one device runs plainly: no accumulation, no remat.
+layer, while the one device runs plainly: no accumulation, no remat. The collectives of each compiled step are held
+against `tests/golden/collectives.json`, which MAXTRAIN_WRITE_GOLDEN=1 writes anew; another version of JAX may merge them
+otherwise, so that counts are compared for the version that the file names.
 """
 
+import collections
 import functools
 import itertools
+import json
+import os
 
+import jax
 import pytest
+
+from maxtrain.monitor.step_profile import parse_program
 
 AXES = ("data", "fsdp", "pipeline", "expert", "context", "tensor")
 ALONE = [{axis: size} for axis in AXES for size in (2, 4, 8) if (axis, size) != ("tensor", 8)]
@@ -37,9 +45,17 @@ def reference(build_on):
     return train
 
 
+def inventory(layout) -> dict[str, int]:
+    """Collectives of the compiled step by kind and mesh axes, such as `all-reduce (data)`."""
+    state = layout.parts.create_state(0)
+    text = layout.parts.train_step.lower(state, layout.batch(0)).compile().as_text() or ""
+    operations = parse_program(text, dict(layout.parts.mesh.shape)).values()
+    return dict(collections.Counter(operation.row for operation in operations if operation.is_collective))
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("mesh", ALONE + PAIRS + TRIPLES, ids=name_of)
-def test_layout_equals_one_device(build_on, reference, assert_parity, mesh):
+def test_layout_equals_one_device(root, build_on, reference, assert_parity, mesh):
     stages = mesh.get("pipeline", 1)
     global_every = 0 if stages == 8 else 2  # slots of one layer cannot have windows of two kinds
     layout = build_on(
@@ -49,3 +65,14 @@ def test_layout_equals_one_device(build_on, reference, assert_parity, mesh):
         remat={"policy": "full"},
     )
     assert_parity(layout.train(5), reference(global_every))
+    found = inventory(layout)
+    assert not [row for row in found if row.startswith("all-gather") and "pipeline" in row]
+    golden = root / "tests" / "golden" / "collectives.json"
+    stored = json.loads(golden.read_text()) if golden.exists() else {}
+    if os.environ.get("MAXTRAIN_WRITE_GOLDEN"):
+        same = stored if stored.get("jax") == jax.__version__ else {"jax": jax.__version__}
+        golden.write_text(json.dumps(same | {name_of(mesh): found}, indent=1, sort_keys=True) + "\n")
+    elif stored["jax"] == jax.__version__:
+        assert found == stored[name_of(mesh)]
+    else:
+        assert set(found) == set(stored[name_of(mesh)])
