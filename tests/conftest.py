@@ -14,8 +14,12 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 ROOT = Path(__file__).parent.parent
 
-# Tests compile much and run little: compile fast and keep what is compiled.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# Tests compile much and run little: compile fast and keep what is compiled. Collectives in order: see parallel.emulation.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 

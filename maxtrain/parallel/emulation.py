@@ -1,10 +1,26 @@
 """What emulated devices need that real ones do not."""
 
+import os
+from collections.abc import MutableMapping
 from typing import TypeVar
 
 import jax
 
 Tree = TypeVar("Tree")
+
+
+_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
+def keep_collectives_in_order(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let the compiler order a program's collectives as they are written; before the backend starts.
+
+    Its default order keeps several in flight at once, which CPU devices tell apart by kind and shape alone: now and then
+    one took another's data (jax 0.10). A value that the user has set stays.
+    """
+    flags = environment.get("XLA_FLAGS", "")
+    if _IN_ORDER.partition("=")[0] not in flags:
+        environment["XLA_FLAGS"] = f"{flags} {_IN_ORDER}".strip()
 
 
 def settle(tree: Tree) -> Tree:

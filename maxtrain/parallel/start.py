@@ -14,6 +14,7 @@ import jax
 
 from maxtrain.config.checks.backend import Backend
 from maxtrain.core.errors import UserError
+from maxtrain.parallel.emulation import keep_collectives_in_order
 
 
 class Processes(NamedTuple):
@@ -165,6 +166,8 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
             f"mesh.devices = {num_devices} over {num_processes} processes: should be a multiple of {num_processes}"
         )
     each = num_devices // num_processes
+    if num_devices > 1:
+        keep_collectives_in_order()
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     try:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from maxtrain.parallel.emulation import keep_collectives_in_order
 from maxtrain.parallel.xla_flags import PRESETS, apply_preset, expected_platform
 
 
@@ -73,3 +74,12 @@ def test_an_unknown_flag_would_be_found():
     done = subprocess.run([sys.executable, "-c", start], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "xla_gpu_no_such_flag" in done.stderr
+
+
+def test_emulated_devices_keep_collectives_in_order():
+    environment: dict[str, str] = {"XLA_FLAGS": "--xla_dump_to=/tmp/x"}
+    keep_collectives_in_order(environment)
+    assert environment["XLA_FLAGS"] == "--xla_dump_to=/tmp/x --xla_cpu_enable_concurrency_optimized_scheduler=false"
+    environment["XLA_FLAGS"] = "--xla_cpu_enable_concurrency_optimized_scheduler=true"
+    keep_collectives_in_order(environment)
+    assert environment["XLA_FLAGS"] == "--xla_cpu_enable_concurrency_optimized_scheduler=true"
