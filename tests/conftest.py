@@ -14,7 +14,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 ROOT = Path(__file__).parent.parent
 
-# Tests compile much and run little: compile fast and keep what is compiled. Collectives in order: see parallel.emulation.
+# Tests compile much and run little: compile fast and keep what is compiled. (Collectives: see parallel.emulation.)
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "

@@ -15,8 +15,8 @@ _IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 def keep_collectives_in_order(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let the compiler order a program's collectives as they are written; before the backend starts.
 
-    Its default order keeps several in flight at once, which CPU devices tell apart by kind and shape alone: now and then
-    one took another's data (jax 0.10). A value that the user has set stays.
+    Its default order keeps several in flight at once, which CPU devices tell apart by kind and shape alone: now and
+    then one took another's data (jax 0.10). A value that the user has set stays.
     """
     flags = environment.get("XLA_FLAGS", "")
     if _IN_ORDER.partition("=")[0] not in flags:

@@ -2,8 +2,8 @@
 
 With accumulation, full remat, two documents a row and padding, windows of two kinds, shared experts and a dense first
 layer, while the one device runs plainly: no accumulation, no remat. The collectives of each compiled step are held
-against `tests/golden/collectives.json`, which MAXTRAIN_WRITE_GOLDEN=1 writes anew; another version of JAX may merge them
-otherwise, so that counts are compared for the version that the file names.
+against `tests/golden/collectives.json`, which MAXTRAIN_WRITE_GOLDEN=1 writes anew; another version of JAX may merge
+them otherwise, so that counts are compared for the version that the file names.
 """
 
 import collections
