@@ -1,6 +1,8 @@
 """Every test sees eight emulated CPU devices and its own empty user cache."""
 
+import ctypes
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +24,28 @@ os.environ.setdefault(
 )
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+_GROWTH = 2**30
+"""Bytes that a worker may grow by before it forgets what it has compiled; two of them are to stay under 6 GB."""
+_kept = 2**29
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_programs():
+    """Give back the memory of compiled programs, which would add up over the tests."""
+    global _kept
+    yield
+    if _resident_bytes() > _kept + _GROWTH and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _kept = _resident_bytes()
+
+
+def _resident_bytes() -> int:
+    with Path("/proc/self/statm").open() as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="session")

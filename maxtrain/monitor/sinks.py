@@ -43,6 +43,7 @@ SCALARS: dict[str, str] = {
     "tokens_per_second": "speed/tokens_per_second",
     "tokens_per_second_per_device": "speed/tokens_per_second_per_device",
     "mfu": "speed/mfu",
+    "communication_fraction": "speed/communication_fraction",
     "step_seconds": "speed/step_seconds",
     "data_wait_seconds": "speed/data_wait_seconds",
     "device_seconds": "speed/device_seconds",

@@ -1,5 +1,6 @@
 """A dataset behind an S3 URL, on a server of the test's own."""
 
+import logging
 import urllib.request
 
 import numpy as np
@@ -15,6 +16,7 @@ from maxtrain.dataset import Dataset
 @pytest.fixture(scope="module")
 def store(original):
     """A bucket that holds the dataset under `d`; yields the bucket's key-value store."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server runs in this process
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
