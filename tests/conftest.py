@@ -26,7 +26,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
-_GROWTH = 2**30
+_GROWTH = 2**29
 """Bytes that a worker may grow by before it forgets what it has compiled; two of them are to stay under 6 GB."""
 _kept = 2**29
 
