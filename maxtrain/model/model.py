@@ -5,7 +5,7 @@ B batch  T tokens  D model  V vocabulary  E experts
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,10 @@ from maxtrain.model.decoder import decode_stack, run_stack
 from maxtrain.model.kernels.common import round_up
 from maxtrain.model.kernels.cross_entropy import cross_entropy
 from maxtrain.model.linear import project
+from maxtrain.model.loss import LossAux, add_up
 from maxtrain.model.norm import RMSNorm
 from maxtrain.model.parameters import ParameterSpec, Params, init_params, parameter, specs_of, to_tree
 from maxtrain.model.rope import make_rotation
-from maxtrain.model.routing import RouterStats
 from maxtrain.model.runtime import Implementation, Runtime
 from maxtrain.parallel.context import ring_order
 from maxtrain.parallel.dispatch import sharded_cross_entropy
@@ -35,30 +35,6 @@ from maxtrain.parallel.rules import parameter_rules, to_partition_spec
 
 Cache = dict[str, LayerCache]
 """Of each kind of layer, `key` and `value` [layers, B, S, K, H]."""
-
-
-class LossAux(NamedTuple):
-    """What a loss is made of, as float32 sums over the batch: microbatches add up."""
-
-    nll_B: jax.Array
-    """Weighted sum of the negative log-likelihoods of each row, in nats."""
-    weight_B: jax.Array
-    """Weights of each row's targets."""
-    z_sum: jax.Array
-    """Σ weight × logsumexp(logits)², without z_weight."""
-    balance_sum: jax.Array
-    """Σ over layers and rows of balance loss × target tokens, without balance_weight."""
-    router_z_sum: jax.Array
-    """Σ over layers and target tokens of logsumexp(router logits)², without moe.z_weight."""
-    expert_load: jax.Array
-    """[MoE layers, E]: tokens that chose each expert, padding excluded."""
-    router_entropy_sum: jax.Array
-    """[MoE layers]: Σ over tokens that are no padding of the router's entropy, in nats."""
-    dropped: jax.Array
-    """[MoE layers]: choices dropped for capacity, or in an exchange that may drop."""
-    max_logits: dict[str, jax.Array]
-    """[layers, query heads] by kind of layer: greatest attention logits, which add up by their maximum; empty where
-    they are not measured."""
 
 
 class VocabularyTable(nnx.Module):
@@ -259,25 +235,7 @@ class Model:
                 lambda part: self._score(params, *part), (x_MBTD, batch)
             )
             total = totals.sum()
-        zero, none = jnp.zeros((), jnp.float32), jnp.zeros((0,), jnp.float32)
-        stats = next((layers.router for layers in found.values() if layers.router is not None), None)
-        if stats is None:
-            stats = RouterStats(none, none, jnp.zeros((0, 0), jnp.float32), none, none)
-        balance_sum, router_z_sum = stats.balance_sum.sum(), stats.router_z_sum.sum()
-        if config.moe is not None:
-            total += config.moe.balance_weight * balance_sum if config.moe.balance != "none" else zero
-            total += config.moe.z_weight * router_z_sum
-        return total, LossAux(
-            nll_B=jnp.where(weights_BT == 0, 0.0, weights_BT * nll_BT).sum(-1),
-            weight_B=weights_BT.sum(-1),
-            z_sum=jnp.where(weights_BT == 0, 0.0, weights_BT * z_BT).sum(),
-            balance_sum=balance_sum,
-            router_z_sum=router_z_sum,
-            expert_load=stats.load_E,
-            router_entropy_sum=stats.entropy_sum,
-            dropped=stats.dropped,
-            max_logits={kind: layers.max_logit_N for kind, layers in found.items() if layers.max_logit_N is not None},
-        )
+        return add_up(config, total, (weights_BT, nll_BT, z_BT), found)
 
     def _share(self, batch: Mapping[str, Any], row_keys: jax.Array | None) -> Shared:
         return Shared(
@@ -423,12 +381,13 @@ class Model:
         return Layer(numbers, expert_bias if kind == "moe" else jnp.zeros((len(numbers), 0), jnp.float32))
 
     def _run_layers(
-        self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array
+        self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array, kinds: Sequence[Kind] = ()
     ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
-        """All layers; the statistics are stacked over the layers of a kind."""
-        assert self.pipeline is None, "stages run by loss alone"
+        """The layers of some kinds, by default of all; the statistics are stacked over the layers of a kind."""
+        kinds = kinds or tuple(self.layers_of)
+        assert not (self.pipeline and self._staged in kinds), "stages run by loss alone"
         stats: dict[Kind, LayerStats] = {}
-        for kind in self.layers_of:
+        for kind in kinds:
             layers = self._layers(kind, expert_bias)
             stack = params["layers"][kind]
             x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
@@ -444,18 +403,13 @@ class Model:
     ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
         """All layers for M microbatches: leading ones before the pipeline, the others in its stages."""
         staged = self._staged
+        leading = [kind for kind in self.layers_of if kind != staged]
         windows = self._windows(staged)[: pipeline.slot_layers]
 
         def enter(part: tuple[Mapping[str, jax.Array], jax.Array | None]) -> tuple[jax.Array, dict[Kind, LayerStats]]:
             batch, keys = part
             x_BTD, shared = self._embed(params, batch["tokens"]), self._share(batch, keys)
-            stats: dict[Kind, LayerStats] = {}
-            for kind in self.layers_of:
-                if kind != staged:
-                    layers = self._layers(kind, expert_bias)
-                    stack = params["layers"][kind]
-                    x_BTD, stats[kind] = self._run_stack(kind, stack, layers, x_BTD, shared, self._windows(kind))
-            return x_BTD, stats
+            return self._run_layers(params, x_BTD, shared, expert_bias, leading)
 
         def stage(
             params: Params, layers: Layer, x_BTD: jax.Array, part: tuple[Any, jax.Array | None], active: jax.Array
@@ -465,8 +419,8 @@ class Model:
             return self._run_stack(staged, params, layers, x_BTD, shared, windows, has_empty=has_empty)
 
         part = (dict(batch), row_keys)
-        x_MBTD, leading = pipeline.over_microbatches(enter, part)
-        stats = {kind: combine_microbatches(found, 0) for kind, found in leading.items()}
+        x_MBTD, entered = pipeline.over_microbatches(enter, part)
+        stats = {kind: combine_microbatches(found, 0) for kind, found in entered.items()}
         has_empty = pipeline.num_places > pipeline.num_layers
         layers = jax.tree.map(lambda leaf: leaf[pipeline.layer_at], self._layers(staged, expert_bias))
         layers = layers._replace(number=jnp.where(pipeline.layer_at < 0, -1, layers.number))

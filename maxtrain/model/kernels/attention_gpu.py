@@ -254,6 +254,10 @@ def _line(ids: Array | None) -> Array | None:
     return None if ids is None else ids[None, :]
 
 
+_Queries = tuple[Array, Array, Array, Array, Array | None]
+_Keys = tuple[Array, Array, Array | None]
+
+
 def _forward_kernel(
     task: _Task, query_ids: Any, key_ids: Any, q_ref: Any, k_ref: Any, v_ref: Any, out_ref: Any, log_z_ref: Any
 ) -> None:
@@ -291,6 +295,21 @@ def _forward_kernel(
     pltriton.store(log_z_ref.at[(*place, query_Q)], log_z_Q, mask=query_Q < task.num_queries)
 
 
+def _load_queries(task: _Task, refs: tuple[Any, ...], place: tuple[Any, ...], query_Q: Array) -> _Queries:
+    """What the backward pass needs of a block of queries, log_z to base 2."""
+    query_ids, q_ref, dout_ref, log_z_ref, delta_ref = refs
+    q_QH, dout_QH = (_rows(ref, place, query_Q, task.num_queries, task.width) for ref in (q_ref, dout_ref))
+    log_z_Q, delta_Q = (_items(ref, place, query_Q, task.num_queries, 0.0) for ref in (log_z_ref, delta_ref))
+    return q_QH, dout_QH, log_z_Q * _LOG2_E, delta_Q, _ids(query_ids, place[0], query_Q, task.num_queries)
+
+
+def _load_keys(task: _Task, refs: tuple[Any, ...], head: tuple[Any, Any], key_C: Array) -> _Keys:
+    """A block of keys, their values and their documents."""
+    key_ids, k_ref, v_ref = refs
+    k_CH, v_CH = (_rows(ref, head, key_C, task.num_keys, task.width) for ref in (k_ref, v_ref))
+    return k_CH, v_CH, _ids(key_ids, head[0], key_C, task.num_keys)
+
+
 def _queries_kernel(
     task: _Task,
     query_ids: Any,
@@ -306,18 +325,13 @@ def _queries_kernel(
     block, head, row = pl.num_programs(0) - 1 - pl.program_id(0), pl.program_id(1), pl.program_id(2)
     kv, width = lax.div(head, task.heads), task.width
     place = row, kv, lax.rem(head, task.heads)
+    queries, keys = (query_ids, q_ref, dout_ref, log_z_ref, delta_ref), (key_ids, k_ref, v_ref)
     query_Q = task.queries(block)
-    q_QH = _rows(q_ref, place, query_Q, task.num_queries, width)
-    dout_QH = _rows(dout_ref, place, query_Q, task.num_queries, width)
-    log_z_Q = _items(log_z_ref, place, query_Q, task.num_queries, 0.0) * _LOG2_E
-    delta_Q = _items(delta_ref, place, query_Q, task.num_queries, 0.0)
-    ids_Q = _ids(query_ids, row, query_Q, task.num_queries)
+    q_QH, dout_QH, log_z_Q, delta_Q, ids_Q = _load_queries(task, queries, place, query_Q)
 
     def turn(i: Array, dq_QH: Array) -> Array:
         key_C = task.keys(i)
-        k_CH = _rows(k_ref, (row, kv), key_C, task.num_keys, width)
-        v_CH = _rows(v_ref, (row, kv), key_C, task.num_keys, width)
-        ids_C = _ids(key_ids, row, key_C, task.num_keys)
+        k_CH, v_CH, ids_C = _load_keys(task, keys, (row, kv), key_C)
         seen = task.seen(query_Q[:, None], key_C[None, :], _column(ids_Q), _line(ids_C))
         scores_QC = jnp.where(seen, _dot(q_QH, k_CH, trans_b=True) * (task.scale * _LOG2_E), _MASKED)
         weights_QC = jnp.exp2(scores_QC - log_z_Q[:, None])
@@ -342,10 +356,9 @@ def _keys_kernel(
     dv_ref: Any,
 ) -> None:
     block, kv, row = pl.program_id(0), pl.program_id(1), pl.program_id(2)
+    queries, keys = (query_ids, q_ref, dout_ref, log_z_ref, delta_ref), (key_ids, k_ref, v_ref)
     width, key_C = task.width, task.keys(block)
-    k_CH = _rows(k_ref, (row, kv), key_C, task.num_keys, width)
-    v_CH = _rows(v_ref, (row, kv), key_C, task.num_keys, width)
-    ids_C = _ids(key_ids, row, key_C, task.num_keys)
+    k_CH, v_CH, ids_C = _load_keys(task, keys, (row, kv), key_C)
 
     def one_head(head: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         place = row, kv, head
@@ -353,11 +366,7 @@ def _keys_kernel(
         def turn(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             dk_CH, dv_CH = state
             query_Q = task.queries(i)
-            q_QH = _rows(q_ref, place, query_Q, task.num_queries, width)
-            dout_QH = _rows(dout_ref, place, query_Q, task.num_queries, width)
-            log_z_Q = _items(log_z_ref, place, query_Q, task.num_queries, 0.0) * _LOG2_E
-            delta_Q = _items(delta_ref, place, query_Q, task.num_queries, 0.0)
-            ids_Q = _ids(query_ids, row, query_Q, task.num_queries)
+            q_QH, dout_QH, log_z_Q, delta_Q, ids_Q = _load_queries(task, queries, place, query_Q)
             # Keys first, so that no product needs a transposed operand out of registers.
             seen = task.seen(query_Q[None, :], key_C[:, None], _line(ids_Q), _column(ids_C))
             scores_CQ = jnp.where(seen, _dot(k_CH, q_QH, trans_b=True) * (task.scale * _LOG2_E), _MASKED)
