@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from maxtrain.config.schema import Config, Section, parse_count
-from maxtrain.config.schema.types import MAX_INT
+from maxtrain.config.schema.types import MAX_INT, MAX_REAL
 
 ANY_NAME = "*"
 """Stands in a path for a domain's name or an entry's index."""
@@ -95,7 +95,7 @@ def _bounds(metadata: tuple[Any, ...]) -> str:
             texts.append(f"> {item.gt}")
         elif isinstance(item, Ge):
             texts.append(f">= {item.ge}")
-        elif isinstance(item, Le) and item.le != MAX_INT:
+        elif isinstance(item, Le) and item.le not in (MAX_INT, MAX_REAL):
             texts.append(f"<= {item.le}")
         elif isinstance(item, Lt):
             texts.append(f"< {item.lt}")
@@ -116,6 +116,8 @@ def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         if arguments[-1] is not Ellipsis:
             return f"a list [{', '.join(map(describe, arguments))}]"
         least = " with at least one entry" if some else ""
+        if get_origin(arguments[0]) is Literal:
+            return f"a list of {', '.join(map(str, get_args(arguments[0])))}{least}"
         return f"a list of {'texts' if arguments[0] is str else 'sections'}{least}"
     if origin is dict:
         least = " with at least one name" if some else ""

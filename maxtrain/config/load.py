@@ -1,5 +1,6 @@
 """Loading a config: files and overrides, validated, every violation told at once; and writing it out again."""
 
+import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic_core import ErrorDetails
 from maxtrain.config.keys import all_keys, find_key, nearest_key
 from maxtrain.config.merge import Source, flatten, load_source
 from maxtrain.config.schema import Config, Section
-from maxtrain.config.schema.types import MAX_INT
+from maxtrain.config.schema.types import MAX_INT, MAX_REAL
 from maxtrain.config.violations import MISSING, ConfigError, Violation, with_origins
 from maxtrain.config.yaml_files import dump
 
@@ -23,9 +24,11 @@ def _concrete_path(error: ErrorDetails, tree: Any) -> tuple[str, Any]:
     places: tuple[Any, ...] = error["loc"]
     names: list[str] = []
     for place in places:
-        if (isinstance(tree, dict) and place in tree) or (isinstance(tree, list) and isinstance(place, int)):
+        if (isinstance(tree, dict) and place in tree) or (
+            isinstance(tree, list) and isinstance(place, int) and place < len(tree)
+        ):
             tree = tree[place]
-        elif error["type"] == "missing" and place == places[-1]:
+        elif error["type"] == "missing" and place == places[-1] and not isinstance(tree, list):
             tree = MISSING
         else:
             break
@@ -69,12 +72,16 @@ def _wrong(path: str, value: Any, error: ErrorDetails, schema: type[Section]) ->
     if error["type"] == "string_pattern_mismatch":
         return Violation(path, value, "a domain's name has letters, digits, `_` and `-` only", "rename it")
     if key is None:
-        return Violation(path, value, error["msg"].lower(), "correct the value")
+        whole = find_key(path.rpartition(".")[0], schema)
+        limit = f"is no entry of {whole.type_text}" if whole and whole.section is None else error["msg"].lower()
+        return Violation(path, value, limit, "correct the value")
     if key.section is not None and error["type"] != "too_short":
         cure = "give its keys" if key.required else "give its keys, or delete the line to take the defaults"
         return Violation(path, value, f"should be {key.type_text}", cure)
     if error.get("ctx", {}).get("le") == MAX_INT:
         return Violation(path, value, f"should be at most {MAX_INT:,}", "lower the value")
+    if error.get("ctx", {}).get("le") == MAX_REAL and value != math.inf:
+        return Violation(path, value, f"should be at most {MAX_REAL:.6g}, what a float32 holds", "lower the value")
     near = get_close_matches(str(value), key.choices, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]}?" if near else "correct the value, or delete the line to take the default"
     if key.required and not near:
@@ -90,7 +97,7 @@ def _violations(error: ValidationError, tree: dict[str, Any], schema: type[Secti
         path, value = _concrete_path(detail, tree)
         if detail["type"] == "extra_forbidden":
             new = list(_unknown(path, value, schema))
-        elif detail["type"] == "missing":
+        elif detail["type"] == "missing" and value is MISSING:
             new = list(_missing(path, schema))
         else:
             new = [_wrong(path, value, detail, schema)]

@@ -27,6 +27,7 @@ from maxtrain.dataset import (
     Manifest,
     RuleCounts,
     TokenizerRecord,
+    check_replaceable,
     document_id,
     holds_dataset,
     read_manifest,
@@ -254,6 +255,8 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
     """
     target = files.local_path(output or recipe.output)
     is_there = holds_dataset(target)
+    if is_there and force:
+        check_replaceable(target)
     found = find_inputs(recipe, folder)
     inputs = [InputRecord(file=file.name, sha256=file.sha256, licence=file.entry.licence) for file in found]
     if is_there and not force:

@@ -16,7 +16,7 @@ from maxtrain.dataset.format import (
 )
 from maxtrain.dataset.reader import Dataset, read_manifest
 from maxtrain.dataset.table import Coded, DocumentTable
-from maxtrain.dataset.writer import DatasetWriter, Document, History, holds_dataset
+from maxtrain.dataset.writer import DatasetWriter, Document, History, check_replaceable, holds_dataset
 
 __all__ = [
     "FORMAT_VERSION",
@@ -35,6 +35,7 @@ __all__ = [
     "RuleCounts",
     "TokenizerRecord",
     "Totals",
+    "check_replaceable",
     "document_id",
     "holds_dataset",
     "read_manifest",

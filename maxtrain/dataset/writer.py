@@ -147,6 +147,9 @@ class _Index:
         return f"{names[codes[number]]}:{self.line[number]}"
 
 
+_SHARDS = "shards"
+
+
 def holds_dataset(output: Path) -> bool:
     """Whether a dataset is there, damaged or not; False where there is nothing, or an empty directory.
 
@@ -155,9 +158,22 @@ def holds_dataset(output: Path) -> bool:
     """
     if not output.exists() or (output.is_dir() and next(output.iterdir(), None) is None):
         return False
-    if not (output / MANIFEST).is_file():
+    if not ((output / MANIFEST).is_file() and ((output / DOCUMENTS).is_file() or (output / _SHARDS).is_dir())):
         raise DataError(f"{output}: holds something else than a dataset; choose another output or move it away")
     return True
+
+
+def check_replaceable(output: Path) -> None:
+    """A dataset is replaced as a whole directory: nothing else may lie in it.
+
+    Raises:
+        DataError: something else lies there.
+    """
+    own = {MANIFEST, DOCUMENTS, TOKENIZER, QUARANTINE, _SHARDS}
+    foreign = [path for path in output.iterdir() if path.name not in own]
+    foreign += [path for path in (output / _SHARDS).glob("*") if path.suffix != ".bin" or not path.stem.isdecimal()]
+    if foreign:
+        raise DataError(f"{min(foreign)}: is no part of the dataset that would be replaced; move it away first")
 
 
 class DatasetWriter:
@@ -190,8 +206,10 @@ class DatasetWriter:
         replace: bool = False,
     ) -> None:
         self.output = files.local_path(output).absolute()
-        if holds_dataset(self.output) and not replace:
-            raise DataError(f"{output}: exists; choose another output or replace it with --force")
+        if holds_dataset(self.output):
+            if not replace:
+                raise DataError(f"{output}: exists; choose another output or replace it with --force")
+            check_replaceable(self.output)
         self.tokenizer = tokenizer
         self.tokenizer_model = tokenizer_model
         self.shard_tokens = shard_tokens
@@ -208,7 +226,7 @@ class DatasetWriter:
         for entry in self.partial.iterdir():
             if entry.name != ".lock":
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        (self.partial / "shards").mkdir()
+        (self.partial / _SHARDS).mkdir()
         self._spill_path = self.partial / "spill.bin"
         self._spill: BinaryIO = self._stack.enter_context(self._spill_path.open("wb", buffering=_BUFFER_BYTES))
         return self

@@ -66,11 +66,29 @@ def _record_texts(path: Path, on_read: Callable[[bytes], None], skipped: dict[st
             yield text
 
 
+def _check_output(output: Path) -> None:
+    """Refuse an output that training cannot replace, before any work.
+
+    Raises:
+        DataError: something else than a tokenizer is there.
+    """
+    if output.is_file():
+        try:
+            Tokenizer.load(output.read_bytes())
+            return
+        except DataError:
+            pass
+    elif not output.exists():
+        return
+    raise DataError(f"{output}: holds something else than a tokenizer; choose another output or move it away")
+
+
 def train(arguments: argparse.Namespace) -> int:
     """Train a tokenizer on files and write the model."""
     output = Path(arguments.output)
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}: no such directory; make it first")
+    _check_output(output)
     skipped: dict[str, list[str]] = {}
     tokenizer = train_tokenizer(
         read_texts([Path(name) for name in arguments.files], skipped),

@@ -5,6 +5,7 @@ grows; in the standard one it grows with it, and the best learning rate falls (Y
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,10 +19,16 @@ from maxtrain.config.load import to_plain
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError
 from maxtrain.loader.synthetic import synthetic_rows
+from maxtrain.monitor.units import human_bytes
+from maxtrain.plan import count_parameters
 from maxtrain.train.parts import build_parts
 
 ROWS, LENGTH = 4, 64
 """The batch, the same at every step: random tokens, so that no dataset is needed."""
+
+
+_STATE_BYTES = 16
+"""Of a parameter, its gradient and two moments in float32."""
 
 
 class Coordinates(NamedTuple):
@@ -74,6 +81,22 @@ def _short_run(config: Config, steps: int) -> Config:
     }
     tree["train"] |= {"total_tokens": steps * ROWS * LENGTH}
     return Config.model_validate(tree)
+
+
+def _check_size(short: Config, what: str) -> None:
+    """Refuse a size before any is trained.
+
+    Raises:
+        UserError: the config breaks a rule at this size, or the model does not fit in the machine's memory.
+    """
+    check_or_raise(short, 1, name=what)
+    needed = _STATE_BYTES * count_parameters(short.model).total
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if jax.default_backend() == "cpu" and needed > memory:
+        raise UserError(
+            f"{what}: parameters, gradients and moments need {human_bytes(needed)}, and this machine has "
+            f"{human_bytes(memory)}; use smaller sizes"
+        )
 
 
 def measure(config: Config, steps: int) -> Coordinates:
@@ -146,11 +169,13 @@ def sweep(
     Raises:
         UserError: a size cannot be built.
     """
+    asked = {name: sorted(set(sizes)) for name, sizes in (("width", widths), ("depth", depths)) if sizes}
+    for name, sizes in asked.items():
+        for size in sizes:
+            _check_size(_short_run(resize(config, **{name: size}), steps), f"--{name}s {size}")
     found: dict[str, Any] = {}
-    for name, sizes in (("width", widths), ("depth", depths)):
-        if not sizes:
-            continue
-        measured = {size: measure(resize(config, **{name: size}), steps) for size in sorted(set(sizes))}
+    for name, sizes in asked.items():
+        measured = {size: measure(resize(config, **{name: size}), steps) for size in sizes}
         if name == "depth":
             measured = {size: _by_part(coordinates, size) for size, coordinates in measured.items()}
         exponents = slopes(measured)

@@ -182,7 +182,7 @@ class _Attempt:
         save = self._save_hook(store, step, probation)
         evaluate = self._evaluate_hook(feeder)
         log = LogHook(self.build_line, self.journal, self.config.profile.steps)
-        profile = self._profile_hook(log, last, stack)
+        profile = self._profile_hook(log, step, last, stack)
         hooks: list[Hook] = [
             log,
             save,
@@ -278,8 +278,16 @@ class _Attempt:
         evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
         return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
 
-    def _profile_hook(self, log: LogHook, last: int, stack: ExitStack) -> ProfileHook | None:
-        if self.config.profile.steps is None:
+    def _profile_hook(self, log: LogHook, start: int, last: int, stack: ExitStack) -> ProfileHook | None:
+        steps = self.config.profile.steps
+        if steps is None:
+            return None
+        if not start + 2 <= steps[0] <= last:
+            if self.journal is not None and last >= steps[0]:
+                self.journal.progress.message(
+                    f"profile.steps = {list(steps)}: traces nothing in this attempt, which begins after step "
+                    f"{start} and compiles in step {start + 1}; set [{start + 2}, …] or later"
+                )
             return None
         directory = Path(self.config.run.directory) / "profile"
 
@@ -290,7 +298,7 @@ class _Attempt:
                 self.journal.progress.message(to_markdown(profile))
 
         mesh = dict(self.parts.mesh.shape)
-        hook = ProfileHook(self.config.profile.steps, directory, mesh, report, end=last, clock=self.clock)
+        hook = ProfileHook(steps, directory, mesh, report, end=last, clock=self.clock)
         stack.callback(hook.close)
         return hook
 

@@ -67,6 +67,10 @@ def batch_phases(config: Config) -> list[BatchPhase]:
     return [*phases, main]
 
 
+_MOST_CHOICES = 2**30
+"""Most choices of experts, or tokens, of a rank's microbatch: their places are counted in int32."""
+
+
 def _check_batch_size(config: Config, phase: BatchPhase, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """global_batch_tokens = micro_batch × sequence length × ranks × accumulation."""
     batch, key, value = config.batch, phase.batch_key, phase.batch_tokens
@@ -75,6 +79,12 @@ def _check_batch_size(config: Config, phase: BatchPhase, sizes: Mapping[str, int
     parts = f"micro_batch {batch.micro_batch} × sequence length {phase.sequence_length:,}"
     parts += f" × {ranks} data-parallel ranks" if sizes else ""
     accumulation, rest = divmod(value, unit)
+    choices = batch.micro_batch * phase.sequence_length * (config.model.moe.top_k if config.model.moe else 1)
+    if choices > _MOST_CHOICES:
+        limit = f"× sequence length {phase.sequence_length:,} × model.moe.top_k is {choices:,}, over {_MOST_CHOICES:,}"
+        cure = "lower it; accumulation makes up for it"
+        yield Violation("batch.micro_batch", batch.micro_batch, limit, cure)
+        return
     if batch.accumulation is not None and sizes and value != unit * batch.accumulation:
         exact = unit * batch.accumulation
         limit = f"must be {parts} × accumulation {batch.accumulation} = {exact:,}"

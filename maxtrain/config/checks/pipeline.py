@@ -5,7 +5,7 @@ from math import prod
 from typing import Any
 
 from maxtrain.config.checks.batch import batch_phases
-from maxtrain.config.checks.numbers import divisors_near, multiples_near, say_either
+from maxtrain.config.checks.numbers import divisors, multiples_near, say_either
 from maxtrain.config.schema import BATCH_AXES, Config, ModelConfig, PipelineConfig
 from maxtrain.config.violations import Violation
 
@@ -45,13 +45,20 @@ def _check_layers(model: ModelConfig, pipeline: PipelineConfig, stages: int) -> 
         )
     elif not pipeline.uneven and (model.num_layers - leading) % slots:
         after = f"{model.num_layers} less {leading} dense ones before the first stage" if leading else "in the stages"
-        near = say_either(multiples_near(model.num_layers, slots, leading))
+        cures = [f"set {say_either(multiples_near(model.num_layers, slots, leading))}"]
+        layers, rounds = model.num_layers - leading, pipeline.rounds
+        fitting = [size for size in divisors(layers) if size > 1 and layers % (size * rounds) == 0]
+        if fitting:
+            nearest = sorted(fitting, key=lambda size: abs(size - stages))[:2]
+            cures.append(f"mesh.pipeline to {say_either(nearest)}")
+        fitting = [turns for turns in divisors(layers) if layers % (stages * turns) == 0]
+        if fitting and rounds > 1:
+            cures.append(f"pipeline.rounds to {say_either(fitting[-2:])}")
         yield Violation(
             "model.num_layers",
             model.num_layers,
             f"the layers ({after}) must be a multiple of mesh.pipeline {stages} × pipeline.rounds {pipeline.rounds}",
-            f"set {near}, or mesh.pipeline to {say_either(divisors_near(stages, model.num_layers - leading))}, or "
-            "pipeline.uneven to true",
+            ", or ".join([*cures, "pipeline.uneven to true"]),
         )
 
 

@@ -10,6 +10,8 @@ _COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(\.[0-9]+)?\s*([kKm
 
 MAX_INT = 2**31 - 1
 """Greatest plain whole number: what an int32 holds."""
+MAX_REAL = 3.4028234663852886e38
+"""Greatest real number: what a float32 holds."""
 MAX_COUNT = 2**63 - 1
 """Greatest count: what an int64 holds."""
 
@@ -62,8 +64,8 @@ Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0), WithJsonSchema
 PositiveCount = Annotated[int, BeforeValidator(parse_count), Field(gt=0), WithJsonSchema(_POSITIVE_COUNT_SCHEMA)]
 """A whole number > 0 that may be written with a suffix."""
 Real = Annotated[float, BeforeValidator(as_float), Field(allow_inf_nan=False)]
-PositiveReal = Annotated[float, BeforeValidator(as_float), Field(gt=0, allow_inf_nan=False)]
-NonNegativeReal = Annotated[float, BeforeValidator(as_float), Field(ge=0, allow_inf_nan=False)]
+PositiveReal = Annotated[float, BeforeValidator(as_float), Field(gt=0, le=MAX_REAL, allow_inf_nan=False)]
+NonNegativeReal = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=MAX_REAL, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=1, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INT)]

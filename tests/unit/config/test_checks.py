@@ -290,6 +290,16 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
             "set 200 or 300",
         ),
         (["run.directory=''"], "run.directory = '': is an empty text"),
+        (
+            ["batch={global_batch_tokens: 1280M, micro_batch: 20000000}", "train.total_tokens=1280M"],
+            "batch.micro_batch = 20,000,000: × sequence length 64 × model.moe.top_k is 1,280,000,000, over "
+            "1,073,741,824; lower it",
+        ),
+        (
+            ["mesh.pipeline=4", "pipeline.rounds=2", "batch.micro_batch=1"],
+            "model.num_layers = 4: the layers (in the stages) must be a multiple of mesh.pipeline 4 × pipeline.rounds "
+            "2; set 8 or 16, or mesh.pipeline to 2, or pipeline.rounds to 1, or pipeline.uneven to true",
+        ),
         # pipeline
         (["pipeline.rounds=2"], "pipeline.rounds = 2: has no effect with mesh.pipeline = 1; give mesh.pipeline"),
         (
@@ -300,7 +310,7 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (
             [MOE, "mesh.pipeline=2", "pipeline.rounds=2"],
             "model.num_layers = 4: the layers (4 less 1 dense ones before the first stage) must be a multiple of "
-            "mesh.pipeline 2 × pipeline.rounds 2; set 5 or 9, or mesh.pipeline to 1 or 3",
+            "mesh.pipeline 2 × pipeline.rounds 2; set 5 or 9",
         ),
         (
             ["mesh.pipeline=2", "pipeline={rounds: 3, uneven: true}"],

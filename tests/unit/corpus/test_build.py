@@ -97,6 +97,28 @@ def test_second_build_has_nothing_to_do_until_something_changes(recipe, capsys):
     assert "truncated" in capsys.readouterr().err
 
 
+def test_only_a_dataset_is_replaced_and_nothing_beside_it(recipe, capsys):
+    output = recipe.parent / "out"
+    output.mkdir()
+    (output / "manifest.json").write_text('{"name": "my-app"}')
+    (output / "thesis.txt").write_text("years of work")
+    before = tree(output)
+    assert main(["build", str(recipe), "--force"]) == 3
+    assert "something else than a dataset" in capsys.readouterr().err
+    assert tree(output) == before
+    shutil.rmtree(output)
+    assert main(["build", str(recipe)]) == 0
+    for foreign in (output / "notes.txt", output / "shards" / "notes.txt"):
+        foreign.write_text("mine")
+        before = tree(output)
+        assert main(["build", str(recipe)]) == 0, "it is up to date all the same"
+        assert main(["build", str(recipe), "--force"]) == 3
+        assert f"{foreign}: is no part of the dataset" in capsys.readouterr().err
+        assert tree(output) == before
+        foreign.unlink()
+    assert main(["build", str(recipe), "--force"]) == 0
+
+
 GOLDEN = (1, "763f6b6f832531078c1cd3ca67063f05079a32daf8e83d4184eeb70205414967")
 """BUILD_VERSION, and a hash of what it makes of the fixture's recipe."""
 

@@ -213,6 +213,11 @@ def test_command_line(tmp_path, texts, capsys):
     assert output.read_bytes() == model
     assert main([*arguments, "--reserved", "10"]) == 3
     assert "is another tokenizer" in capsys.readouterr().err
+    (tmp_path / "notes").write_text("mine")
+    for other in (tmp_path, tmp_path / "notes"):
+        assert main([*arguments, "--output", str(other), "--force"]) == 3
+        assert "something else than a tokenizer" in capsys.readouterr().err
+    assert (tmp_path / "notes").read_text() == "mine"
     assert main([*arguments, "--reserved", "10", "--force"]) == 0
     assert output.read_bytes() != model
     capsys.readouterr()

@@ -65,6 +65,14 @@ def test_a_width_scales_heads_and_hidden_widths_and_keeps_the_head():
         resize(config(), width=40)
 
 
+def test_every_size_is_checked_before_the_first_is_trained(monkeypatch):
+    monkeypatch.setattr("maxtrain.train.coordinates.measure", lambda *_: pytest.fail("trained"))
+    with pytest.raises(UserError, match=r"--widths 40: model.num_heads"):
+        sweep(config(), 1, 0.25, widths=(32, 40))
+    with pytest.raises(UserError, match=r"--widths 3200000: parameters, gradients and moments need .* use smaller"):
+        sweep(config(), 1, 0.25, widths=(32, 3_200_000))
+
+
 def test_what_drifts():
     assert drifting("layer 0", 0.3, 0.25)
     assert drifting("layer 0", -0.3, 0.25)
