@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from maxtrain.core.trees import is_key, leaf_paths
 from maxtrain.parallel.emulation import settle
+from maxtrain.parallel.xla_flags import quick_compile
 
 _SALTS = (0x9E3779B9, 0x7F4A7C15)
 _FOLD = 0x01000193
@@ -60,7 +61,11 @@ def _digest(leaf: jax.Array) -> jax.Array:
 def _program(mesh: Mesh | None) -> Any:
     """The jitted digest of one leaf; parameters and their moments share a compilation."""
     # Replicated on its mesh, so that every process can read it.
-    return jax.jit(_digest, out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh is not None else None)
+    return jax.jit(
+        _digest,
+        out_shardings=NamedSharding(mesh, PartitionSpec()) if mesh is not None else None,
+        compiler_options=quick_compile(jax.default_backend()),
+    )
 
 
 def start_digest(leaves: Sequence[tuple[str, jax.Array]]) -> dict[str, jax.Array]:

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from maxtrain.evaluation.perplexity import DomainLoss, heldout_losses, make_heldout_step, total
 from maxtrain.loader import HeldOut
 from maxtrain.monitor.heldout import HeldOutResult, Score
+from maxtrain.parallel.emulation import settle
 from maxtrain.train.feed import BatchFeeder
 from maxtrain.train.parts import Parts
 from maxtrain.train.state import TrainState
@@ -23,14 +24,18 @@ def make_evaluator(
     rows = feeder.micro_rows * (1 if pipeline is None else pipeline.stages)
     own = feeder.select(rows)
     replicated = NamedSharding(parts.mesh, PartitionSpec())
-    heldout_step = jax.jit(make_heldout_step(parts.model, len(heldout.domains)), out_shardings=replicated)
+    heldout_step = jax.jit(
+        make_heldout_step(parts.model, len(heldout.domains)),
+        out_shardings=replicated,
+        compiler_options=parts.compiler_options,
+    )
 
     def evaluate(step: int, state: TrainState) -> HeldOutResult:
         def one_batch(batch: dict[str, np.ndarray]) -> Any:
             placed = feeder.place({name: values[own] for name, values in batch.items()}, rows)
             if pipeline is None:
                 placed = {name: values[0] for name, values in placed.items()}
-            return heldout_step(state.params, state.expert_bias, placed)
+            return settle(heldout_step(state.params, state.expert_bias, placed))
 
         losses = heldout_losses(one_batch, heldout, rows)
         scores = {name: _score(loss) for name, loss in losses.items()}

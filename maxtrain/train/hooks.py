@@ -13,6 +13,8 @@ from maxtrain.config.schema import CheckpointConfig, GuardConfig
 from maxtrain.core.errors import CheckpointError, StoppedError, UserError
 from maxtrain.model import Model
 from maxtrain.monitor.heldout import HeldOutResult
+from maxtrain.parallel.emulation import settle
+from maxtrain.parallel.xla_flags import quick_compile
 from maxtrain.train.clock import StepClock
 from maxtrain.train.journal import Journal
 from maxtrain.train.loop import Hook
@@ -76,7 +78,7 @@ def _finite_check() -> Callable[[Any], jax.Array]:
         floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
 
-    return jax.jit(check)
+    return jax.jit(check, compiler_options=quick_compile(jax.default_backend()))
 
 
 class SaveHook(Hook):
@@ -140,7 +142,7 @@ class SaveHook(Hook):
             self.settle()
             # The loss has no say: where it is not finite the step was skipped, and the state is that before it. A new
             # state is finite by construction, and compiling the check would keep the first step waiting.
-            finite = step == 0 or bool(_finite_check()(state))
+            finite = step == 0 or bool(settle(_finite_check()(state)))
             self._unproven.append(step)
             try:
                 record = self._record(step, self._metrics, finite, self._probation)

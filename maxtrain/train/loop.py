@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from maxtrain.parallel.emulation import settle
 from maxtrain.train.clock import StepClock
 from maxtrain.train.state import TrainState
 from maxtrain.train.step import Batch, Metrics
@@ -58,7 +59,7 @@ def run_steps(
             return
         step, metrics = unread
         with clock.phase("device"):
-            values = jax.device_get(metrics)
+            values = jax.device_get(settle(metrics))
         seconds, unread = clock.lap(), None
         for hook in hooks:
             hook.observe(step, values, seconds)

@@ -15,6 +15,7 @@ from maxtrain.config.schema import Config
 from maxtrain.model import Model
 from maxtrain.optim import Optimizer, make_optimizer, make_schedule
 from maxtrain.parallel.mesh import make_mesh
+from maxtrain.parallel.xla_flags import quick_compile
 from maxtrain.train.feed import abstract_batch
 from maxtrain.train.state import TrainState, abstract_state, init_key, new_state
 from maxtrain.train.step import Batch, Metrics, make_train_step
@@ -29,6 +30,7 @@ class Parts:
         new_state: from the key of the initial parameters to the state before the first step, every leaf created
             where it stays; compiled at its first call.
         train_step: (state, batch) -> (state, metrics), compiled at its first call; the state is donated.
+        compiler_options: what programs that run often are compiled with.
     """
 
     mesh: Mesh
@@ -37,6 +39,7 @@ class Parts:
     abstract_state: TrainState
     new_state: Callable[[Array], TrainState]
     train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+    compiler_options: dict[str, bool]
 
     def create_state(self, seed: int) -> TrainState:
         """The state before the first step."""
@@ -88,13 +91,18 @@ def build_parts(
     abstract = abstract_state(model, optimizer, mesh)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     replicated = NamedSharding(mesh, PartitionSpec())
+    platform = mesh.devices.flat[0].platform
+    options = quick_compile(platform) if config.train.quick_compile else {}
     return Parts(
         mesh,
         model,
         optimizer,
         abstract,
-        jax.jit(partial(new_state, model, optimizer), out_shardings=shardings),
-        jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated)),
+        jax.jit(
+            partial(new_state, model, optimizer), out_shardings=shardings, compiler_options=quick_compile(platform)
+        ),
+        jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated), compiler_options=options),
+        options,
     )
 
 

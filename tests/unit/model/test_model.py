@@ -187,6 +187,7 @@ def test_remat_changes_no_bit_of_loss_statistics_and_gradients(make_config, init
     options: dict[str, bool | str] = {
         "xla_backend_optimization_level": "0",
         "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": True,
     }
     for policy in ("none", "full"):
         model = Model(config, remat=RematConfig(policy=policy), kernels="reference")

@@ -80,6 +80,7 @@ enable_compilation_cache(Path(sys.argv[3]))
 import jax
 from jax.sharding import PartitionSpec
 from maxtrain.config.schema import BATCH_AXES, MeshConfig
+from maxtrain.parallel.emulation import settle
 from maxtrain.parallel.mesh import local_rows, make_global, make_mesh
 report = []
 for axes in ({"data": 8}, {"tensor": 8}, {"tensor": 4, "fsdp": 2}, {"data": 2, "expert": 2, "tensor": 2}):
@@ -87,7 +88,7 @@ for axes in ({"data": 8}, {"tensor": 8}, {"tensor": 4, "fsdp": 2}, {"data": 2, "
     rows = local_rows(mesh, 16)
     data = np.arange(3 * 16 * 2).reshape(3, 16, 2)
     whole = make_global(mesh, PartitionSpec(None, BATCH_AXES), data[:, rows], data.shape)
-    total = int(jax.jit(lambda a: (a * a).sum())(whole))
+    total = int(settle(jax.jit(lambda a: (a * a).sum())(whole)))
     assert total == (data**2).sum(), (axes, total)
     report.append([*axes, len(rows)])
 report.append([jax.device_count(), jax.local_device_count()])

@@ -3,10 +3,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from maxtrain.parallel.emulation import keep_collectives_in_order
-from maxtrain.parallel.xla_flags import PRESETS, apply_preset, expected_platform
+from maxtrain.parallel.xla_flags import PRESETS, apply_preset, expected_platform, quick_compile
 
 
 def test_flags_of_the_user_win():
@@ -31,11 +34,23 @@ def test_flags_of_a_tpu_go_to_its_library():
     assert "--xla_tpu_enable_async_collective_fusion=true" in environment["LIBTPU_INIT_ARGS"].split()
 
 
-@pytest.mark.parametrize("platforms", ["cpu", "metal"])
-def test_other_platforms_get_none(platforms):
-    environment = {"JAX_PLATFORMS": platforms}
+def test_other_platforms_get_none():
+    environment = {"JAX_PLATFORMS": "metal"}
     assert apply_preset(environment) is None
-    assert environment == {"JAX_PLATFORMS": platforms}
+    assert environment == {"JAX_PLATFORMS": "metal"}
+
+
+def test_quick_compilation_keeps_the_results():
+    """The same sums in other code: products, exponentials and integer bits."""
+
+    def program(x):
+        return jnp.exp(x @ x.T * 1e-2).sum(axis=0), (x.view(jnp.uint32) >> 3).sum()
+
+    x = jax.random.normal(jax.random.key(0), (128, 64))
+    slow, quick = (jax.jit(program, compiler_options=options)(x) for options in ({}, quick_compile("cpu")))
+    np.testing.assert_allclose(quick[0], slow[0], rtol=1e-6)
+    assert quick[1] == slow[1]
+    assert quick_compile("gpu") == {}
 
 
 def test_the_platform_is_told_by_jaxs_plugins(monkeypatch):
