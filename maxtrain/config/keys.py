@@ -90,10 +90,13 @@ def _flat(metadata: tuple[Any, ...]) -> Iterator[Any]:
 
 def _bounds(metadata: tuple[Any, ...]) -> str:
     """The narrowest bound on each side; those of a number's format go without saying."""
-    items = list(_flat(metadata))
-    over = max((item.gt for item in items if isinstance(item, Gt)), default=None)
-    least = max((item.ge for item in items if isinstance(item, Ge)), default=None)
-    most = [item.le for item in items if isinstance(item, Le) and item.le not in (MAX_INT, MAX_REAL)]
+    limits: dict[type, list[Any]] = {Gt: [], Ge: [], Le: []}
+    for item in _flat(metadata):
+        for kind, name in ((Gt, "gt"), (Ge, "ge"), (Le, "le")):
+            if isinstance(item, kind):
+                limits[kind].append(getattr(item, name))
+    over, least = max(limits[Gt], default=None), max(limits[Ge], default=None)
+    most = [limit for limit in limits[Le] if limit not in (MAX_INT, MAX_REAL)]
     texts = []
     if least is not None and (over is None or least > over):
         texts.append(f">= {_bound(least)}")

@@ -47,7 +47,7 @@ class RopeScaling(Section):
 class RopeConfig(Section):
     """Rotary position embedding (Su 2021)."""
 
-    theta: Annotated[PositiveReal, Field(ge=1, le=1e12)] = 10000.0
+    theta: Annotated[PositiveReal, Field(ge=2, le=1e12)] = 10000.0
     """Base of the rotary frequencies."""
     scaling: RopeScaling | None = None
     """How positions beyond the original length are stretched; null for none."""

@@ -74,9 +74,7 @@ def test_every_size_is_checked_before_the_first_is_trained(monkeypatch):
         sweep(config(), 1, 0.25, widths=(32, 320_000))
     with pytest.raises(UserError, match=r"--widths 3200000: must be at most 1,048,576"):
         sweep(config(), 1, 0.25, widths=(32, 3_200_000))
-    with pytest.raises(
-        UserError, match=r"--widths 1040000: model.d_ff would be 2,080,000, over 1,048,576"
-    ):
+    with pytest.raises(UserError, match=r"--widths 1040000: model.d_ff would be 2,080,000, over 1,048,576"):
         sweep(config(), 1, 0.25, widths=(32, 1_040_000))
 
 
