@@ -30,7 +30,7 @@ examples:
   python -m maxtrain.inspect datasets/sample --step 0 --sequence-length 512
 
 exit codes:
-  0 done   2 bad command line, config or step   3 dataset missing or damaged"""
+  0 done   2 bad command line, config or step, or no run there   3 dataset missing or damaged"""
 
 _PREVIEW_TOKENS = 32
 _PREVIEW_CHARACTERS = 72
@@ -107,7 +107,8 @@ def _open(args: argparse.Namespace) -> _Subject:
         return _Subject(_open_run(files.local_path(subject)), {})
     if files.exists(files.join(subject, MANIFEST)):
         return _Subject(_open_dataset(subject, args), {})
-    raise DataError(f"{subject}: neither a run directory (no {_CONFIG}) nor a dataset (no {MANIFEST}); check the path")
+    told = f"{subject}: neither a run directory (no {_CONFIG}) nor a dataset (no {MANIFEST}); check the path"
+    raise DataError(told) if files.is_remote(subject) else UserError(told)
 
 
 def describe_row(subject: _Subject, step: int, position_in_batch: int, *, full: bool) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def _build(arguments: argparse.Namespace) -> int:
     state = "up to date" if built.up_to_date else "built"
     print(f"{built.output}: {state}, {totals.documents:,} documents, {totals.tokens:,} tokens, {totals.bytes:,} bytes")
     dropped = built.manifest.rules["read"].dropped
-    if dropped:
+    if dropped and not built.up_to_date:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
         print(f"{sum(dropped.values()):,} lines quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
     return 0

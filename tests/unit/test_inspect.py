@@ -175,8 +175,9 @@ def _fingerprint(run):
 
 
 def test_a_directory_that_is_neither_is_refused(tmp_path):
-    with pytest.raises(DataError, match="neither a run directory"):
+    with pytest.raises(UserError, match="neither a run directory") as error:
         main([str(tmp_path), "--step", "0"])
+    assert error.value.exit_code == 2
 
 
 def test_text_cannot_drive_the_terminal():

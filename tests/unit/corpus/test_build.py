@@ -294,6 +294,8 @@ def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys
     told = capsys.readouterr().err
     assert f"{len(lines)} lines quarantined" in told
     assert told.count("\n") == 1
+    assert main(["build", str(recipe)]) == 0
+    assert capsys.readouterr().err == "", "told when they were set aside, not by every build that has nothing to do"
     output = recipe.parent / "out"
     found = [json.loads(line) for line in (output / "quarantine.jsonl").read_text().splitlines()]
     assert [(line["input"], line["line"], line["reason"]) for line in found] == [
