@@ -40,6 +40,8 @@ _CONFIG = "config.yaml"
 _DATASET_DEFAULTS = {"sequence_length": 2048, "batch_rows": 8, "seed": 0}
 _MOST = 2**31 - 1
 """Largest step, size and seed."""
+_MOST_ROWS = 2**16
+"""Most rows of a batch: all are printed, unless one is named."""
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         text = f"{what} ({_DATASET_DEFAULTS[name]})"
         group.add_argument(_option(name), type=int, metavar=letter, help=text)
     args = parser.parse_args(arguments)
-    for name, least in (("step", 0), ("sequence_length", 1), ("batch_rows", 1), ("seed", 0)):
+    bounds = (("step", 0, _MOST), ("sequence_length", 1, _MOST), ("batch_rows", 1, _MOST_ROWS), ("seed", 0, _MOST))
+    for name, least, most in bounds:
         value = getattr(args, name)
-        if value is not None and not least <= value <= _MOST:
-            raise UserError(f"{_option(name)} {value}: must be from {least} to {_MOST}")
+        if value is not None and not least <= value <= most:
+            raise UserError(f"{_option(name)} {value}: must be from {least} to {most}")
     if args.position is not None and args.row is None:
         raise UserError(f"--position {args.position}: needs --row")
     return args

@@ -189,10 +189,11 @@ def _is_readable(kind: Kind, value: Any) -> bool:
         items = value if type(value) is list else [kind]
     elif kind.endswith("by name"):
         items = value.values() if type(value) is dict else [kind]
-    return all(item is None or type(item) is float or (type(item) is int and abs(item) <= _MOST) for item in items)
+    return all(item is None or type(item) is float or (type(item) is int and abs(item) < 10**300) for item in items)
 
 
 _MOST = 2**63 - 1
+"""Of what becomes an int64; other whole numbers, such as sums of damaged weights, only need a float's range."""
 
 
 def _replace(value: Any, leaf: Callable[[Any], Any]) -> Any:
