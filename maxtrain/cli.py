@@ -44,7 +44,7 @@ exit codes:
   3  dataset or tokenizer missing, damaged or not the expected one
   4  no usable checkpoint, or a save failed
   5  another run holds the directory
-  6  the run's own guard stopped it
+  6  the run's own guard stopped it, or a number is not finite
   130, 143  stopped by SIGINT, SIGTERM"""
 
 

@@ -6,6 +6,7 @@ every activation moved, with the exponent of that against the width: 0 is flat.
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ examples:
 exit codes: 0 flat; 1 a file cannot be read or written; 2 bad command line, config or size;
 6 an activation drifts: its exponent is over the tolerance
 """
+
+
+_MOST_STEPS = 10_000
 
 
 def format_sweep(axis: str, found: dict[str, Any]) -> str:
@@ -90,8 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"--{name} {' '.join(map(str, sizes))}: give two sizes or more, each at least 1")
     if not options.widths and not options.depths:
         raise UserError("nothing to compare: give --widths, --depths or both")
-    if options.steps < 1:
-        raise UserError(f"--steps {options.steps}: must be at least 1")
+    if not 1 <= options.steps <= _MOST_STEPS:
+        raise UserError(f"--steps {options.steps}: must be from 1 to {_MOST_STEPS:,}")
+    if not 0 < options.tolerance < math.inf:
+        raise UserError(f"--tolerance {options.tolerance:g}: must be a number over 0")
     source = load_source(options.config, options.overrides)
     config = validate(source)
     check_or_raise(config, name=source.name, origins=source.origins)

@@ -30,7 +30,7 @@ examples:
   python -m maxtrain.inspect datasets/sample --step 0 --sequence-length 512
 
 exit codes:
-  0 done   2 bad command line, config or step   3 dataset missing or damaged"""
+  0 done   2 bad command line, config or step, or no run there   3 dataset missing or damaged"""
 
 _PREVIEW_TOKENS = 32
 _PREVIEW_CHARACTERS = 72
@@ -40,6 +40,8 @@ _CONFIG = "config.yaml"
 _DATASET_DEFAULTS = {"sequence_length": 2048, "batch_rows": 8, "seed": 0}
 _MOST = 2**31 - 1
 """Largest step, size and seed."""
+_MOST_ROWS = 2**16
+"""Most rows of a batch: all are printed, unless one is named."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def _open(args: argparse.Namespace) -> _Subject:
         return _Subject(_open_run(files.local_path(subject)), {})
     if files.exists(files.join(subject, MANIFEST)):
         return _Subject(_open_dataset(subject, args), {})
-    raise DataError(f"{subject}: neither a run directory (no {_CONFIG}) nor a dataset (no {MANIFEST}); check the path")
+    told = f"{subject}: neither a run directory (no {_CONFIG}) nor a dataset (no {MANIFEST}); check the path"
+    raise DataError(told) if files.is_remote(subject) else UserError(told)
 
 
 def describe_row(subject: _Subject, step: int, position_in_batch: int, *, full: bool) -> dict[str, Any]:
@@ -200,10 +203,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         text = f"{what} ({_DATASET_DEFAULTS[name]})"
         group.add_argument(_option(name), type=int, metavar=letter, help=text)
     args = parser.parse_args(arguments)
-    for name, least in (("step", 0), ("sequence_length", 1), ("batch_rows", 1), ("seed", 0)):
+    bounds = (("step", 0, _MOST), ("sequence_length", 1, _MOST), ("batch_rows", 1, _MOST_ROWS), ("seed", 0, _MOST))
+    for name, least, most in bounds:
         value = getattr(args, name)
-        if value is not None and not least <= value <= _MOST:
-            raise UserError(f"{_option(name)} {value}: must be from {least} to {_MOST}")
+        if value is not None and not least <= value <= most:
+            raise UserError(f"{_option(name)} {value}: must be from {least} to {most}")
     if args.position is not None and args.row is None:
         raise UserError(f"--position {args.position}: needs --row")
     return args

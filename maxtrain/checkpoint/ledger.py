@@ -1,6 +1,8 @@
 """The append-only ledgers of a `checkpoints` directory: every commit ever made, and verdicts on steps."""
 
+import functools
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +10,33 @@ from maxtrain.checkpoint.health import Verdict
 from maxtrain.checkpoint.layout import COMMITS, HEALTH, QUARANTINE, step_directories
 from maxtrain.core.files import append_line
 
+_log = logging.getLogger(__name__)
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a ledger; a torn or damaged line is passed over, as the state on disk decides."""
+
+def _verdicts(path: Path) -> list[tuple[int, Verdict]]:
+    """The verdicts of a ledger; another line is told and passed over, as the state on disk decides."""
     if not path.exists():
         return []
-    records = []
-    for line in path.read_bytes().splitlines():
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            records.append(record)
-    return records
+        except (ValueError, RecursionError):
+            record = None
+        verdict = Verdict.parse(record) if isinstance(record, dict) and type(record.get("step")) is int else None
+        if verdict is None:
+            _tell(path, number, line)
+        else:
+            found.append((record["step"], verdict))
+    return found
+
+
+@functools.cache
+def _tell(path: Path, number: int, line: bytes) -> None:
+    """Once in a process, though the ledger is read again at every save."""
+    _log.warning("%s line %d is no verdict on a step (%.60r); it is passed over", path, number, line)
 
 
 def append(path: Path, **fields: Any) -> None:
@@ -31,8 +46,7 @@ def append(path: Path, **fields: Any) -> None:
 
 def read_health(directory: Path) -> dict[int, Verdict]:
     """The last verdict on each step."""
-    verdicts = [(record["step"], Verdict.parse(record)) for record in _lines(directory / HEALTH)]
-    return {step: verdict for step, verdict in verdicts if verdict is not None}
+    return dict(_verdicts(directory / HEALTH))
 
 
 def append_health(directory: Path, step: int, verdict: Verdict) -> None:

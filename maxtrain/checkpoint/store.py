@@ -188,9 +188,10 @@ class CheckpointStore:
         else:
             result, passed = search(self.directory, abstract_state, self._processes, partial=False)
             for item in passed:
-                self._emit("fallback", item.step, reason=item.reason)
                 if item.damaged or result is not None:
-                    self._on_main(functools.partial(self._move_step, item.step, item.reason))
+                    self._on_main(functools.partial(self._move_step, item.step, item.reason, "fallback"))
+                else:
+                    self._emit("fallback", item.step, reason=item.reason)
             if result is None:
                 if not passed and not self._on_main(lambda: "yes" if was_ever_committed(self.directory) else ""):
                     return None
@@ -338,9 +339,10 @@ class CheckpointStore:
             self._emit("warning", committed, reason=f"old checkpoints cannot be removed: {_reason(error)}")
             return []
 
-    def _move_step(self, step: int, reason: str) -> None:
+    def _move_step(self, step: int, reason: str, kind: str = "warning") -> None:
+        """Move a step to the quarantine and tell it, by one event: it is not met again."""
         moved = move_aside(self.directory / step_name(step), reason)
-        self._emit("warning", step, moved_to=str(moved), reason=reason)
+        self._emit(kind, step, moved_to=str(moved), reason=reason)
 
     def _join(self) -> None:
         if self._thread is not None:

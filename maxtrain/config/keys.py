@@ -8,7 +8,7 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -89,17 +89,26 @@ def _flat(metadata: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _bounds(metadata: tuple[Any, ...]) -> str:
-    texts = []
+    """The narrowest bound on each side; those of a number's format go without saying."""
+    limits: dict[type, list[Any]] = {Gt: [], Ge: [], Le: []}
     for item in _flat(metadata):
-        if isinstance(item, Gt):
-            texts.append(f"> {item.gt}")
-        elif isinstance(item, Ge):
-            texts.append(f">= {item.ge}")
-        elif isinstance(item, Le) and item.le not in (MAX_INT, MAX_REAL):
-            texts.append(f"<= {item.le}")
-        elif isinstance(item, Lt):
-            texts.append(f"< {item.lt}")
+        for kind, name in ((Gt, "gt"), (Ge, "ge"), (Le, "le")):
+            if isinstance(item, kind):
+                limits[kind].append(getattr(item, name))
+    over, least = max(limits[Gt], default=None), max(limits[Ge], default=None)
+    most = [limit for limit in limits[Le] if limit not in (MAX_INT, MAX_REAL)]
+    texts = []
+    if least is not None and (over is None or least > over):
+        texts.append(f">= {_bound(least)}")
+    elif over is not None:
+        texts.append(f"> {_bound(over)}")
+    if most:
+        texts.append(f"<= {_bound(min(most))}")
     return " " + " and ".join(texts) if texts else ""
+
+
+def _bound(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:

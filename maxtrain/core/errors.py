@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     BUSY = 5
     """Another run holds the directory."""
     STOPPED = 6
-    """The run's own guard stopped it (too many skipped steps)."""
+    """The run's own guard stopped it: too many skipped steps, or parameters, state or held-out loss not finite."""
 
 
 class UserError(ValueError):

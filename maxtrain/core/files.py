@@ -159,6 +159,32 @@ def exists(path: str | Path) -> bool:
     return True
 
 
+def list_files(base: str | Path) -> list[str]:
+    """Every file below a local directory or URL, relative to it with `/`, in order.
+
+    Raises:
+        OSError: the directory or the bucket cannot be listed.
+    """
+    if not is_remote(base):
+        root = local_path(base)
+        found = [Path(folder, name) for folder, _, names in os.walk(root, onerror=_raise) for name in names]
+        return sorted(path.relative_to(root).as_posix() for path in found)
+    store, key = _store_and_key(base)
+    prefix = f"{key.rstrip('/')}/".lstrip("/")
+    try:
+        keys = store.list(store.KeyRange(prefix, f"{prefix[:-1]}0" if prefix else "")).result()  # `0` comes after `/`
+    except ValueError as error:
+        reason = str(error).split(" [", 1)[0].splitlines()[0][:200]
+        raise OSError(errno.EIO, f"cannot list: {reason}", str(base)) from None
+    # A key that ends with `/` is a folder that a console made.
+    names = [name.decode()[len(prefix) :] for name in keys if not name.endswith(b"/")]
+    return sorted(names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def size(path: str | Path) -> int:
     """Bytes of a local file; for a remote one ask `has_size`."""
     return local_path(path).stat().st_size

@@ -36,7 +36,7 @@ def _build(arguments: argparse.Namespace) -> int:
     state = "up to date" if built.up_to_date else "built"
     print(f"{built.output}: {state}, {totals.documents:,} documents, {totals.tokens:,} tokens, {totals.bytes:,} bytes")
     dropped = built.manifest.rules["read"].dropped
-    if dropped:
+    if dropped and not built.up_to_date:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
         print(f"{sum(dropped.values()):,} lines quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
     return 0
@@ -52,9 +52,10 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from maxtrain.dataset import Dataset
+    from maxtrain.dataset import Dataset, verify_only_own_files
 
     dataset = Dataset.open(arguments.dataset, verify="full")
+    verify_only_own_files(dataset.location, dataset.manifest)
     totals = dataset.manifest.totals
     if arguments.json:
         facts = {"location": dataset.location, "manifest_hash": dataset.manifest_hash, **totals.model_dump()}
@@ -76,7 +77,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("build", help="build the dataset of a recipe; nothing to do where it is up to date")
     command.add_argument("recipe", help="YAML recipe")
-    command.add_argument("--output", metavar="DIR", help="directory to write instead of the recipe's")
+    command.add_argument(
+        "--output", metavar="DIR", help="directory to write instead of the recipe's, relative to where the command runs"
+    )
     command.add_argument("--force", action="store_true", help="replace another dataset in the output")
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.set_defaults(run=_build)
@@ -84,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("dataset", help="directory or URL")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_show)
-    command = commands.add_parser("verify", help="check every hash and token id")
+    command = commands.add_parser("verify", help="check every hash and token id, and that no other file lies there")
     command.add_argument("dataset", help="directory or URL")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_verify)

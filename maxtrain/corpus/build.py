@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -245,7 +246,7 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
     Args:
         recipe: the recipe.
         folder: directory of the recipe, which its paths are relative to.
-        output: instead of the recipe's output.
+        output: instead of the recipe's output; relative to where the process runs.
         force: replace an output that is another dataset.
 
     Raises:
@@ -253,7 +254,7 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
             records have one identity.
         UserError: an input file is missing or of an unknown kind, or the output is no local path.
     """
-    target = files.local_path(output or recipe.output)
+    target = files.local_path(output) if output is not None else _beside(folder, recipe.output)
     is_there = holds_dataset(target)
     if is_there and force:
         check_replaceable(target)
@@ -285,6 +286,17 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
         history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, rules, recipe.splits)
         manifest = writer.finish(history)
     return Built(target, manifest, False)
+
+
+def _beside(folder: Path, output: str) -> Path:
+    """A recipe's output, relative to its folder; as short as it can be told here.
+
+    Raises:
+        UserError: the output is a URL.
+    """
+    here = Path.cwd()
+    path = Path(os.path.normpath(folder.resolve() / files.local_path(output)))
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _fill(

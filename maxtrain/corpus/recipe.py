@@ -83,7 +83,7 @@ class Recipe(Section):
     """How a dataset is built."""
 
     output: str
-    """Directory of the dataset, relative to where the command runs."""
+    """Directory of the dataset, relative to the recipe."""
     inputs: Annotated[tuple[InputConfig, ...], AsTuple, Field(min_length=1)]
     """Input files with their licences."""
     tokenizer: TokenizerConfig

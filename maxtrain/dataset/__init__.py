@@ -16,6 +16,7 @@ from maxtrain.dataset.format import (
 )
 from maxtrain.dataset.reader import Dataset, read_manifest
 from maxtrain.dataset.table import Coded, DocumentTable
+from maxtrain.dataset.verify import verify_only_own_files
 from maxtrain.dataset.writer import DatasetWriter, Document, History, check_replaceable, holds_dataset
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "holds_dataset",
     "read_manifest",
     "token_dtype",
+    "verify_only_own_files",
 ]

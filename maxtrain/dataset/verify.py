@@ -7,7 +7,7 @@ from tqdm import tqdm
 
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
-from maxtrain.dataset.format import Manifest, ShardRecord
+from maxtrain.dataset.format import MANIFEST, Manifest, ShardRecord
 from maxtrain.dataset.table import DocumentTable
 
 _CURE = "restore the file or build the dataset again"
@@ -41,6 +41,23 @@ def verify_files(location: str, manifest: Manifest, *, full: bool, progress: boo
     ) as bar:
         for shard in manifest.shards:
             _verify_shard(location, manifest, shard, full=full, bar=bar)
+
+
+def verify_only_own_files(location: str, manifest: Manifest) -> None:
+    """Check that nothing lies in a dataset but what its manifest names.
+
+    Raises:
+        DataError: naming the files that it does not know.
+        OSError: the dataset cannot be listed.
+    """
+    own = {MANIFEST, manifest.documents.file, manifest.tokenizer.file, *(shard.file for shard in manifest.shards)}
+    if manifest.quarantine is not None:
+        own.add(manifest.quarantine.file)
+    foreign = [name for name in files.list_files(location) if name not in own]
+    if foreign:
+        more = f" and {len(foreign) - 10:,} more" if len(foreign) > 10 else ""
+        names = ", ".join(name if name.isprintable() else repr(name) for name in foreign[:10])
+        raise DataError(f"{location}: {names}{more}: not in the manifest; move away what is no part of the dataset")
 
 
 def _verify_shard(location: str, manifest: Manifest, shard: ShardRecord, *, full: bool, bar: tqdm) -> None:

@@ -40,7 +40,7 @@ def cached_arrays(kind: str, key: str, build: Callable[[], dict[str, np.ndarray]
     if directory.is_dir():
         try:
             return _load(directory)
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
             logger.warning("%s: damaged, built anew (%s)", directory, error)
     arrays = build()
     try:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from maxtrain.monitor.jsonl import JsonLines, read_json_lines, utc_now
+from maxtrain.monitor.jsonl import JsonLines, need, read_json_lines, utc_now
 from maxtrain.monitor.schema import encode
 
 EVENT_KINDS: dict[str, str] = {
@@ -71,10 +72,22 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Every event in order; an absent file has none."""
+    """Every event in order; an absent file has none.
+
+    Raises:
+        DataError: a line is no event.
+    """
     if not path.is_file():
         return []
-    return [
-        Event(line["time"], line["attempt"], line["kind"], line.get("step"), line.get("fields", {}))
-        for line in read_json_lines(path)
-    ]
+    return list(read_json_lines(path, _event))
+
+
+def _event(line: dict[str, Any]) -> Event:
+    line = {"step": None, "fields": {}, **line}
+    return Event(
+        need(line, "time", str),
+        need(line, "attempt", int),
+        need(line, "kind", str),
+        need(line, "step", int, NoneType),
+        need(line, "fields", dict),
+    )

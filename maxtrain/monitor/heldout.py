@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from maxtrain.monitor.jsonl import JsonLines, read_json_lines, utc_now
+from maxtrain.monitor.jsonl import JsonLines, need, read_json_lines, utc_now
 from maxtrain.monitor.schema import NON_FINITE, encode
 
 
@@ -73,18 +74,31 @@ def _real(value: Any) -> Any:
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _score(value: Mapping[str, Any]) -> Score:
-    return Score(_real(value["loss"]), _real(value["bits_per_byte"]), value["tokens"], value["bytes"])
+def _score(line: Mapping[str, Any], name: str) -> Score:
+    value = {key: _real(number) for key, number in need(line, name, dict).items()}
+    bits = need(value, "bits_per_byte", float, int, NoneType)
+    return Score(need(value, "loss", float, int), bits, need(value, "tokens", int), need(value, "bytes", int))
+
+
+def _result(line: dict[str, Any]) -> HeldOutResult:
+    domains = need(line, "by_domain", dict)
+    return HeldOutResult(
+        need(line, "step", int),
+        need(line, "tokens_seen", int),
+        {name: _score(domains, name) for name in domains},
+        _score(line, "total"),
+        need(line, "attempt", int),
+        need(line, "time", str),
+    )
 
 
 def read_heldout(path: Path) -> list[HeldOutResult]:
-    """The results that count, in the order of steps: of each step the last one; an absent file has none."""
+    """The results that count, in the order of steps: of each step the last one; an absent file has none.
+
+    Raises:
+        DataError: a line is no result.
+    """
     if not path.is_file():
         return []
-    by_step = {}
-    for line in read_json_lines(path):
-        by_domain = {name: _score(value) for name, value in line["by_domain"].items()}
-        by_step[line["step"]] = HeldOutResult(
-            line["step"], line["tokens_seen"], by_domain, _score(line["total"]), line["attempt"], line["time"]
-        )
+    by_step = {result.step: result for result in read_json_lines(path, _result)}
     return [by_step[step] for step in sorted(by_step)]

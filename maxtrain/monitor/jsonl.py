@@ -3,12 +3,15 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 from maxtrain.core.errors import DataError
+
+Line = TypeVar("Line")
 
 _CHUNK = 1 << 16
 
@@ -22,7 +25,7 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
     """The object on a line, or None if the bytes are not one whole JSON object."""
     try:
         value = json.loads(raw)
-    except ValueError:  # UnicodeDecodeError is one too
+    except (ValueError, RecursionError):  # UnicodeDecodeError is one too
         return None
     return value if isinstance(value, dict) else None
 
@@ -59,19 +62,49 @@ def last_line(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path, convert: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
     """Every whole line of a file in order; a torn tail (a write that a kill cut short) is ignored.
 
+    Args:
+        path: the file.
+        convert: from a line's object to what it stands for; a line that has a JSON object of another kind makes it
+            raise KeyError, TypeError or ValueError.
+
     Raises:
-        DataError: a line that was written whole is not a JSON object.
+        DataError: a line that was written whole is not a JSON object, or not one of this file.
     """
+    cure = "restore the file or delete that line"
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             line = _parse(raw)
             if line is not None:
-                yield line
+                try:
+                    found = convert(line)
+                except KeyError as error:
+                    raise DataError(f"{path} line {number} has no {error.args[0]}; {cure}") from None
+                except (TypeError, ValueError) as error:
+                    raise DataError(f"{path} line {number}: {error}; {cure}") from None
+                yield found
             elif raw.endswith(b"\n"):
-                raise DataError(f"{path} line {number} is not a JSON object; restore the file or delete that line")
+                raise DataError(f"{path} line {number} is not a JSON object; {cure}")
+
+
+def need(line: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    """A field of a line, which is there and of one of these types; None only where NoneType is one of them.
+
+    Raises:
+        KeyError: there is none.
+        TypeError: it is of another type; a whole number over 63 bits is too.
+    """
+    value = line[name]
+    if type(value) not in kinds or (type(value) is int and abs(value) > _MOST):
+        said = " or ".join(_KINDS[kind] for kind in kinds)
+        raise TypeError(f"{name} = {value!r:.60} should be {said}")
+    return value
+
+
+_MOST = 2**63 - 1
+_KINDS = {int: "a whole number", float: "a number", str: "a text", dict: "an object", NoneType: "null"}
 
 
 class JsonLines:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from maxtrain.monitor.jsonl import JsonLines, last_line, read_json_lines, utc_now
-from maxtrain.monitor.schema import check_line, decode, encode
+from maxtrain.monitor.jsonl import JsonLines, last_line, need, read_json_lines, utc_now
+from maxtrain.monitor.schema import check_line, check_readable, decode, encode
 
 
 def next_attempt(*paths: Path) -> int:
@@ -14,7 +14,8 @@ def next_attempt(*paths: Path) -> int:
     Give both files: a start that died before its first step left a line in events.jsonl alone.
     """
     newest = [last_line(path) for path in paths]
-    return 1 + max((int(line.get("attempt", 0)) for line in newest if line is not None), default=0)
+    known = [line.get("attempt") for line in newest if line is not None]
+    return 1 + max((number for number in known if type(number) is int), default=0)
 
 
 class MetricsWriter:
@@ -63,8 +64,20 @@ class MetricsWriter:
 
 
 def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Every line in the order of writing, floats restored; a step that was computed twice appears twice."""
-    return map(decode, read_json_lines(path))
+    """Every line in the order of writing, floats restored; a step that was computed twice appears twice.
+
+    Raises:
+        DataError: a line is not of a step.
+    """
+    return read_json_lines(path, _line)
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    for name in ("attempt", "step", "tokens_seen"):
+        need(line, name, int)
+    decode(line)
+    check_readable(line)
+    return line
 
 
 def forget_from(step: int, by_step: dict[int, Any]) -> None:

@@ -1,6 +1,6 @@
 """A run read back from its directory, for people: no JAX, no checkpoint is opened."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -213,11 +213,11 @@ def _read_samples(path: Path) -> list[Sample]:
     if not path.is_file():
         return []
 
-    def sample(line: Mapping[str, Any]) -> Sample:
+    def sample(line: dict[str, Any]) -> Sample:
         step = line.get("step")
         return Sample(step if isinstance(step, int) else None, str(line.get("prompt", "")), str(line.get("text", "")))
 
-    return [sample(line) for line in read_json_lines(path)]
+    return list(read_json_lines(path, sample))
 
 
 def _read_config(path: Path) -> tuple[Config | None, str]:

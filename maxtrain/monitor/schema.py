@@ -162,6 +162,40 @@ def check_line(line: Mapping[str, Any]) -> None:
         raise ValueError(f"metrics line: missing {missing}, unknown {unknown}, wrong type {wrong}")
 
 
+def check_readable(line: Mapping[str, Any]) -> None:
+    """Hold what was read of a file against the table, as far as a reader needs it: by kind, whoever wrote it.
+
+    Fields may be absent, unknown or null, as other versions leave or add some.
+
+    Raises:
+        TypeError: a value is of another kind.
+    """
+    for name, value in line.items():
+        field = BY_NAME.get(name)
+        if field is not None and value is not None and not _is_readable(field.kind, value):
+            raise TypeError(f"{name} = {value!r:.60} should be {field.kind}")
+
+
+def _is_readable(kind: Kind, value: Any) -> bool:
+    if kind == "int rows":
+        if type(value) is not list or not all(type(row) is list and set(map(type, row)) <= {int} for row in value):
+            return False
+        same = len({len(row) for row in value}) <= 1
+        return same and all(max(map(abs, row), default=0) <= _MOST for row in value)
+    if kind in ("text", "bool"):
+        return type(value) is {"text": str, "bool": bool}[kind]
+    items: Collection[Any] = [value]
+    if kind.endswith("list"):
+        items = value if type(value) is list else [kind]
+    elif kind.endswith("by name"):
+        items = value.values() if type(value) is dict else [kind]
+    return all(item is None or type(item) is float or (type(item) is int and abs(item) < 10**300) for item in items)
+
+
+_MOST = 2**63 - 1
+"""Of what becomes an int64; other whole numbers, such as sums of damaged weights, only need a float's range."""
+
+
 def _replace(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {name: _replace(item, leaf) for name, item in value.items()}

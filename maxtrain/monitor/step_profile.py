@@ -59,6 +59,8 @@ class Event(NamedTuple):
 
     name: str
     device: int
+    start: float
+    """Seconds, on a clock that the events of a device share."""
     seconds: float
 
 
@@ -75,8 +77,12 @@ class Row:
 class StepProfile:
     """The table of some traced steps; seconds are a step and device.
 
-    `idle_seconds` is what is left of a step when device and host time are taken away: waiting for other devices'
-    data, launches, and on CPU threads that another program held up.
+    Time is that of unions of intervals: where operations of a row run at once, on several threads or streams, the row
+    counts that time once. Rows may overlap each other, as a collective that other work hides.
+
+    `host_seconds` is what the host took while the device had no operation, `idle_seconds` what is left of the step:
+    waiting for other devices' data, launches, and on CPU threads that another program held up. Both add up with the
+    time of any operation to the step.
     """
 
     first_step: int
@@ -193,6 +199,35 @@ def _transposed(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
     return numbers
 
 
+class _Spans:
+    """Intervals by a name and device, and how much time they cover."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, dict[int, list[tuple[float, float]]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._spans)
+
+    def add(self, name: str, event: Event) -> None:
+        """Take in one event."""
+        of_device = self._spans.setdefault(name, {}).setdefault(event.device, [])
+        of_device.append((event.start, event.start + event.seconds))
+
+    def covered(self, name: str) -> float:
+        """Seconds in which at least one event of a device went on, summed over devices."""
+        return sum(map(union_seconds, self._spans.get(name, {}).values()))
+
+
+def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of a union of intervals (start, end)."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return total
+
+
 def summarise(
     events: Iterable[Event],
     program: Mapping[str, Operation],
@@ -210,31 +245,33 @@ def summarise(
         steps: first and last step traced.
         num_devices: devices of this process.
         step_seconds: mean wall time of a step.
-        host_seconds: mean time of a step that the host kept the devices waiting.
+        host_seconds: mean time of a step that the host took for itself, the devices at work or not.
     """
     unknown = Operation(REST, False, False, False)
-    seconds: dict[str, list[float]] = {}
-    communication = 0.0
-    scale = 1.0 / (num_devices * (steps[1] - steps[0] + 1))
+    rows, products, collectives, every = _Spans(), _Spans(), _Spans(), _Spans()
     for event in events:
         operation = program.get(event.name, unknown)
         if operation.is_control_flow:
             continue
-        spent = event.seconds * scale
-        row = seconds.setdefault(operation.row, [0.0, 0.0])
-        row[0] += spent if operation.is_product else 0.0
-        row[1] += spent
-        communication += spent if operation.is_collective else 0.0
-    rows = tuple(Row(name, *row) for name, row in sorted(seconds.items(), key=lambda item: -item[1][1]))
-    busy = sum(row.seconds for row in rows)
+        rows.add(operation.row, event)
+        every.add("", event)
+        if operation.is_product:
+            products.add(operation.row, event)
+        if operation.is_collective:
+            collectives.add("", event)
+    scale = 1.0 / (num_devices * (steps[1] - steps[0] + 1))
+    table = [Row(name, products.covered(name) * scale, rows.covered(name) * scale) for name in rows.names]
+    communication = collectives.covered("") * scale
+    free = max(step_seconds - every.covered("") * scale, 0.0)
+    host_seconds = min(host_seconds, free)
     return StepProfile(
         first_step=steps[0],
         last_step=steps[1],
         num_devices=num_devices,
         step_seconds=step_seconds,
-        rows=rows,
+        rows=tuple(sorted(table, key=lambda row: -row.seconds)),
         host_seconds=host_seconds,
-        idle_seconds=max(step_seconds - busy - host_seconds, 0.0),
+        idle_seconds=free - host_seconds,
         communication_fraction=communication / step_seconds if step_seconds else 0.0,
     )
 

@@ -149,6 +149,10 @@ def _wait_for(coordinator: str, timeout_seconds: int) -> None:
         time.sleep(0.2)
 
 
+_MOST_DEVICES = 1024
+"""Most devices of a process, emulated ones too."""
+
+
 def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
     """Emulate so many CPU devices in all, each process its share; accelerators are unaffected.
 
@@ -166,6 +170,11 @@ def start_devices(num_devices: int | None, *, num_processes: int = 1) -> None:
             f"mesh.devices = {num_devices} over {num_processes} processes: should be a multiple of {num_processes}"
         )
     each = num_devices // num_processes
+    if each > _MOST_DEVICES:
+        raise UserError(
+            f"mesh.devices = {num_devices:,} over {num_processes} process(es): at most {_MOST_DEVICES:,} of them share "
+            "a process; start more processes, or lower it"
+        )
     if num_devices > 1:
         keep_collectives_in_order()
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):

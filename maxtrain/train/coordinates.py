@@ -17,6 +17,7 @@ from maxtrain.config import check_or_raise
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.load import to_plain
 from maxtrain.config.schema import Config
+from maxtrain.config.schema.types import MAX_SIZE
 from maxtrain.core.errors import UserError
 from maxtrain.loader.synthetic import synthetic_rows
 from maxtrain.monitor.units import human_bytes
@@ -57,8 +58,13 @@ def resize(config: Config, *, width: int | None = None, depth: int | None = None
                 f"--widths {width}: model.{name} = {size} × {width} / {model.d_model} is no whole number; "
                 f"use multiples of {model.d_model // math.gcd(size, model.d_model)}"
             )
+        if value > MAX_SIZE:
+            raise UserError(f"--widths {width}: model.{name} would be {value:,}, over {MAX_SIZE:,}; use smaller widths")
         return value
 
+    for option, size in (("widths", width), ("depths", depth or model.num_layers)):
+        if size > MAX_SIZE:
+            raise UserError(f"--{option} {size}: must be at most {MAX_SIZE:,}")
     tree |= {name: scaled(tree[name], name) for name in ("num_heads", "num_kv_heads", "d_ff")}
     if model.moe is not None:
         experts = {"d_expert": scaled(model.moe.d_expert, "moe.d_expert")}
@@ -80,7 +86,16 @@ def _short_run(config: Config, steps: int) -> Config:
         "pipeline": {},
     }
     tree["train"] |= {"total_tokens": steps * ROWS * LENGTH}
+    tree["model"] |= _windows(config)
     return Config.model_validate(tree)
+
+
+def _windows(config: Config) -> dict[str, int | None]:
+    """The windows that have an effect in rows of this length and so many layers."""
+    window, every = config.model.window, config.model.global_every
+    if window is None or window >= LENGTH:
+        return {"window": None, "global_every": 0}
+    return {"window": window, "global_every": every if every <= config.model.num_layers else 0}
 
 
 def _check_size(short: Config, what: str) -> None:

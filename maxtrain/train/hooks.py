@@ -1,6 +1,7 @@
 """What happens beside the steps: logging, the guard, saving, evaluation."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from maxtrain.checkpoint import CheckpointStore
-from maxtrain.checkpoint.health import Probation, Verdict
+from maxtrain.checkpoint.health import Health, Probation, Verdict
 from maxtrain.config.schema import CheckpointConfig, GuardConfig
 from maxtrain.core.errors import CheckpointError, StoppedError, UserError
+from maxtrain.core.trees import leaf_paths
 from maxtrain.model import Model
 from maxtrain.monitor.heldout import HeldOutResult
 from maxtrain.parallel.emulation import settle
@@ -23,6 +25,13 @@ from maxtrain.train.state import TrainState, to_saved
 
 Metrics = dict[str, Any]
 Seconds = dict[str, float]
+
+_CURE = "lower schedule.lr, or lengthen the warm-up"
+
+
+def _is_ruined(metrics: Metrics) -> bool:
+    """Whether the parameters after a step are beyond use: one is not finite, or their squares have no sum."""
+    return not math.isfinite(metrics["param_norm"])
 
 
 class LogHook(Hook):
@@ -49,13 +58,18 @@ class LogHook(Hook):
 
 
 class GuardHook(Hook):
-    """Records skipped steps, and stops the run after too many in a row."""
+    """Records skipped steps; stops the run after too many in a row, or after an update that ruins the parameters."""
 
     def __init__(self, config: GuardConfig, journal: Journal | None) -> None:
         self._config, self._journal = config, journal
 
     def observe(self, step: int, metrics: Metrics, seconds: Seconds) -> None:
-        """Record a skipped step; raise StoppedError after too many."""
+        """Record a skipped step; raise StoppedError after too many, or where the parameters are ruined."""
+        if _is_ruined(metrics):
+            raise StoppedError(
+                f"step {step}: the norm of the parameters is {float(metrics['param_norm']):g} after an update with "
+                f"learning rate {float(metrics['lr']):g}; {_CURE}; the next start goes on from the newest checkpoint"
+            )
         if not metrics["skipped"]:
             return
         loss, norm = float(metrics["loss"]), float(metrics["grad_norm"])
@@ -72,13 +86,22 @@ class GuardHook(Hook):
 
 @functools.cache
 def _finite_check() -> Callable[[Any], jax.Array]:
-    """A compiled function: whether every float of a tree is finite."""
+    """A compiled function: whether each float leaf of a tree is finite."""
 
     def check(tree: Any) -> jax.Array:
-        floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
+        return jnp.stack([jnp.isfinite(leaf).all() for _, leaf in _floats(tree)])
 
     return jax.jit(check, compiler_options=quick_compile(jax.default_backend()))
+
+
+def _floats(tree: Any) -> list[tuple[str, Any]]:
+    return [(path, leaf) for path, leaf in leaf_paths(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+def _not_finite(state: TrainState) -> list[str]:
+    """Paths of the leaves that hold a value which is not finite."""
+    finite = jax.device_get(settle(_finite_check()(state)))
+    return [path for (path, _), good in zip(_floats(state), finite, strict=True) if not good]
 
 
 class SaveHook(Hook):
@@ -122,10 +145,11 @@ class SaveHook(Hook):
     def observe(self, step: int, metrics: Metrics, seconds: Seconds) -> None:
         """Keep the newest metrics for the record, and judge a step as soon as it is proven and committed."""
         self._metrics = metrics
+        ruined = _is_ruined(metrics)
         self._probation = self._probation.after(
             step,
-            clean=not metrics["skipped"],
-            failed=bool(metrics["skipped"] and metrics["target_tokens"] != 0),
+            clean=not (metrics["skipped"] or ruined),
+            failed=ruined or bool(metrics["skipped"] and metrics["target_tokens"] != 0),
             healthy_after=self._config.healthy_after,
         )
         if self._unproven and self._unproven[0] <= self._probation.proven_step:
@@ -136,19 +160,36 @@ class SaveHook(Hook):
         return step % self._config.every == 0
 
     def act(self, step: int, state: TrainState) -> None:
-        """Start a save."""
+        """Start a save.
+
+        Raises:
+            StoppedError: a value of the state is not finite; it is saved, as unhealthy, to be looked at.
+        """
         with self._clock.phase("save_stall"):
             self._flush()
             self.settle()
             # The loss has no say: where it is not finite the step was skipped, and the state is that before it. A new
             # state is finite by construction, and compiling the check would keep the first step waiting.
-            finite = step == 0 or bool(settle(_finite_check()(state)))
+            wrong = _not_finite(state) if step else []
             self._unproven.append(step)
             try:
-                record = self._record(step, self._metrics, finite, self._probation)
+                record = self._record(step, self._metrics, not wrong, self._probation)
                 self._store.save(step, to_saved(state, self._model), record)
             except CheckpointError as error:
                 self._failures.append(error)
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise StoppedError(
+                f"step {step}: the state is not finite ({wrong[0]}{more}), and its checkpoint unhealthy; {_CURE}; "
+                "the next start goes on from the newest checkpoint that is not unhealthy"
+            )
+
+    def condemn(self, step: int, reason: str) -> None:
+        """Make the step's checkpoint unhealthy, if it is saved and was not proven meanwhile."""
+        self.settle()
+        self._store.judge(
+            lambda saved: Verdict(Health.UNHEALTHY, reason) if saved == step else Verdict(Health.PROVISIONAL)
+        )
 
     def settle(self) -> None:
         """Wait for the save on its way, remember it if it failed, and judge what is saved."""
@@ -178,7 +219,15 @@ class SaveHook(Hook):
 
 
 class EvaluateHook(Hook):
-    """Evaluates held-out text every so many steps and after the last one, but not where a signal stops the run."""
+    """Evaluates held-out text every so many steps and after the last one, but not where a signal stops the run.
+
+    Args:
+        evaluate: (step, state) -> the result.
+        write: keeps it.
+        condemn: (step, reason): makes the step's checkpoint unhealthy.
+        every: steps between evaluations.
+        clock: the run's clock.
+    """
 
     acts_on_stop = False
 
@@ -186,17 +235,31 @@ class EvaluateHook(Hook):
         self,
         evaluate: Callable[[int, TrainState], HeldOutResult],
         write: Callable[[HeldOutResult], None],
+        condemn: Callable[[int, str], None],
         *,
         every: int,
         clock: StepClock,
     ) -> None:
-        self._evaluate, self._write, self._every, self._clock = evaluate, write, every, clock
+        self._evaluate, self._write, self._condemn, self._every, self._clock = evaluate, write, condemn, every, clock
 
     def due(self, step: int) -> bool:
         """Every so many steps."""
         return step % self._every == 0
 
     def act(self, step: int, state: TrainState) -> None:
-        """Evaluate and record."""
+        """Evaluate and record.
+
+        Raises:
+            StoppedError: a loss is not finite; a checkpoint of this step is unhealthy now.
+        """
         with self._clock.phase("evaluation"):
-            self._write(self._evaluate(step, state))
+            result = self._evaluate(step, state)
+            self._write(result)
+            wrong = {name: score.loss for name, score in result.by_domain.items() if not math.isfinite(score.loss)}
+            if wrong:
+                told = ", ".join(f"{name} {loss:g}" for name, loss in wrong.items())
+                self._condemn(step, f"its held-out loss is not finite ({told})")
+                raise StoppedError(
+                    f"step {step}: the held-out loss is not finite ({told}); {_CURE}; the next start goes on from the "
+                    "newest checkpoint that is not unhealthy"
+                )

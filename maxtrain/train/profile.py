@@ -98,7 +98,7 @@ def read_trace(directory: Path) -> Iterator[Event]:
                 stats = {str(key): value for key, value in event.stats}
                 if str(stats.get("hlo_module", "")).startswith(PROGRAM) and "hlo_op" in stats:
                     device = int(stats.get("device_ordinal", of_plane))
-                    yield Event(str(stats["hlo_op"]), device, event.duration_ns / 1e9)
+                    yield Event(str(stats["hlo_op"]), device, event.start_ns / 1e9, event.duration_ns / 1e9)
 
 
 def _program_text(names: set[str]) -> str:

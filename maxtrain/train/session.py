@@ -180,7 +180,7 @@ class _Attempt:
             return step, f"nothing to do: the run stands at step {step} of {last}", None
         feeder = BatchFeeder(self.parts.mesh, self.config.batch.micro_batch)
         save = self._save_hook(store, step, probation)
-        evaluate = self._evaluate_hook(feeder)
+        evaluate = self._evaluate_hook(feeder, save)
         log = LogHook(self.build_line, self.journal, self.config.profile.steps)
         profile = self._profile_hook(log, step, last, stack)
         hooks: list[Hook] = [
@@ -268,7 +268,7 @@ class _Attempt:
             clock=self.clock,
         )
 
-    def _evaluate_hook(self, feeder: BatchFeeder) -> EvaluateHook | None:
+    def _evaluate_hook(self, feeder: BatchFeeder, save: SaveHook) -> EvaluateHook | None:
         if self.heldout is None:
             return None
 
@@ -276,7 +276,7 @@ class _Attempt:
             self.processes.on_main(lambda: self.journal.evaluated(result) if self.journal else None)
 
         evaluate = make_evaluator(self.parts, self.heldout, feeder, self.plan.tokens_at)
-        return EvaluateHook(evaluate, write, every=self.config.evaluation.every, clock=self.clock)
+        return EvaluateHook(evaluate, write, save.condemn, every=self.config.evaluation.every, clock=self.clock)
 
     def _profile_hook(self, log: LogHook, start: int, last: int, stack: ExitStack) -> ProfileHook | None:
         steps = self.config.profile.steps

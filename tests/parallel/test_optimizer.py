@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from maxtrain.config.schema import MeshConfig
+from maxtrain.config.schema import Config, MeshConfig
 from maxtrain.model.kernels.max_logits import max_logits
 from maxtrain.optim.muon import Matrices, orthogonalise
 from maxtrain.parallel.mesh import make_mesh
@@ -117,10 +117,14 @@ def test_qk_clip_in_a_pipeline_equals_one_device():
         "window": None,
         "global_every": 0,
     }
-    sections = {"model": model, "optimizer": {"qk_clip": 0.02}}
-    one = OnMesh(parity_config({}, 2, **sections)).train(2)
-    pipeline = parity_config({"pipeline": 2, "expert": 2}, 2, **sections, pipeline={"rounds": 2})
-    staged = OnMesh(pipeline).train(2)
+
+    def clipped(*mesh_and_micro: Any, **sections: Any) -> Config:
+        # Under the least that a config may say, as the logits of a new model are.
+        config = parity_config(*mesh_and_micro, model=model, **sections)
+        return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"qk_clip": 0.02})})
+
+    one = OnMesh(clipped({}, 2)).train(2)
+    staged = OnMesh(clipped({"pipeline": 2, "expert": 2}, 2, pipeline={"rounds": 2})).train(2)
     far = farthest(staged.params, one.params)
     assert far[1] < 1e-5, far
     free = OnMesh(parity_config({}, 2, model=model)).train(2)

@@ -82,3 +82,44 @@ def test_a_verb_runs_its_module_and_gives_its_exit_code(root: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {words[2]}: model.d_model = -1: should be a whole number > 0")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_verb_has_examples_and_needs_no_jax(verb: str) -> None:
+    program = (
+        "import sys\n"
+        "from maxtrain.cli import main\n"
+        "try:\n"
+        "    main([sys.argv[1], '--help'])\n"
+        "finally:\n"
+        "    assert not {'jax', 'flax', 'grain', 'matplotlib', 'tensorstore'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, verb], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "example" in done.stdout
+    assert f"python -m maxtrain.{verb} " in done.stdout
+    assert "exit codes:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "--step", "0"],
+        ["checkpoint", "list"],
+        ["checkpoint", "verify"],
+        ["profile"],
+        ["report"],
+        ["generate", "--prompt", "a"],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
+def test_a_run_that_is_not_there_is_one_line_and_code_2(words: list[str], there: bool, tmp_path: Path) -> None:
+    run = tmp_path / "nowhere"
+    if there:
+        run.mkdir()
+    command = [sys.executable, "-m", "maxtrain", *words, str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {run}")
+    assert done.stderr.count("\n") == 1

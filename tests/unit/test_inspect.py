@@ -147,6 +147,7 @@ def test_padding_has_no_token(dataset, capsys):
     [
         (["--step", "10"], r"--step 10: the run has 10 steps, 0 to 9"),
         (["--step", "-1"], r"--step -1: must be from 0 to 2147483647"),
+        (["--step", "0", "--batch-rows", "65537"], r"--batch-rows 65537: must be from 1 to 65536"),
         (["--step", "9" * 24], r"--step 9+: must be from 0 to 2147483647"),
         (["--step", "1", "--seed", "3", "--batch-rows", "2"], r"--batch-rows, --seed: only for a DATASET"),
         (["--step", "1", "--row", "4"], r"--row 4: the batch of step 1 has rows 0 to 3"),
@@ -175,8 +176,9 @@ def _fingerprint(run):
 
 
 def test_a_directory_that_is_neither_is_refused(tmp_path):
-    with pytest.raises(DataError, match="neither a run directory"):
+    with pytest.raises(UserError, match="neither a run directory") as error:
         main([str(tmp_path), "--step", "0"])
+    assert error.value.exit_code == 2
 
 
 def test_text_cannot_drive_the_terminal():

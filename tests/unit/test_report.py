@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maxtrain.core.errors import DataError, UserError, run_command
+from maxtrain.core.errors import DataError, ExitCode, UserError, run_command
 from maxtrain.monitor.canvas import smooth, thin
 from maxtrain.monitor.charts import draw_loss_picture
 from maxtrain.monitor.events import EventLog
 from maxtrain.monitor.heldout import HeldOutResult, HeldOutWriter, Score
-from maxtrain.monitor.metrics import MetricsWriter
+from maxtrain.monitor.metrics import MetricsWriter, next_attempt
 from maxtrain.monitor.page import page_values, status
 from maxtrain.monitor.record import read_run
 from maxtrain.report import main, write_report
@@ -301,6 +301,58 @@ def test_a_run_without_a_step_is_refused(tmp_path, content):
         (tmp_path / "metrics.jsonl").write_text(content)
     with pytest.raises(UserError, match="no step is recorded"):
         write_report(tmp_path)
+
+
+GARBAGE = {
+    "not JSON": b"\x00\xff\x17garbage\n",
+    "torn": b'{"attempt":1,"time":"2026-\n',
+    "a list": b"[1, 2]\n",
+    "nested": b"[" * 100_000 + b"\n",
+    "empty": b"{}\n",
+    "another": b'{"attempt":"one","time":3,"step":[2],"kind":4,"tokens_seen":{},"by_domain":[],"total":7}\n',
+    "no step": b'{"attempt":1,"time":"now","step":null,"kind":null,"by_domain":{"a":1}}\n',
+    "huge": b'{"attempt":1,"time":"now","step":1%s,"kind":"save","tokens_seen":1}\n' % (b"0" * 400),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "eval/heldout.jsonl"])
+def test_a_line_of_garbage_in_the_middle_is_told_with_its_file_and_number(tmp_path, capsys, name, garbage):
+    run = make_run(tmp_path / "run", 3)
+    lines = (run / name).read_bytes().splitlines(keepends=True)
+    (run / name).write_bytes(lines[0] + garbage + b"".join(lines[1:]))
+    assert run_command(lambda: main([str(run)])) == ExitCode.DATA
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {run / name} line 2")
+    assert told.endswith("; restore the file or delete that line\n")
+    assert told.count("\n") == 1
+    assert len(told) < 400
+    # The next attempt only numbers itself by these files, and goes on.
+    assert next_attempt(run / "metrics.jsonl", run / "events.jsonl") >= 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("expert_load", [[1, "2"]]),
+        ("expert_load", [[1, 2], [3]]),
+        ("expert_load", [[10**30]]),
+        ("loss", "much"),
+        ("loss", [1]),
+        ("loss_by_domain", {"a": "b"}),
+        ("router_entropy", {"a": 1}),
+        ("skipped", 3),
+        ("tokens_by_domain", [1]),
+        ("mfu", 10**400),
+    ],
+)
+def test_a_step_with_a_value_of_another_kind_is_told(tmp_path, field, value):
+    run = make_run(tmp_path / "run", 3)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), field: value})
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=rf"metrics\.jsonl line 2: {field} = .* should be "):
+        write_report(run)
 
 
 def test_damage_is_told(tmp_path):

@@ -7,6 +7,7 @@ from math import lcm, prod
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.checks.numbers import divisors_below, multiples_near, say_either
 from maxtrain.config.schema import BATCH_AXES, Config
+from maxtrain.config.schema.types import MAX_INT
 from maxtrain.config.violations import Violation
 
 
@@ -147,6 +148,15 @@ def _check_warmup_boundary(config: Config) -> Iterator[Violation]:
         )
 
 
+def _check_num_steps(config: Config) -> Iterator[Violation]:
+    """Steps are counted in int32; asked only of a config whose batches are sound."""
+    num_steps = plan_batches(config).num_steps
+    if num_steps > MAX_INT:
+        limit = f"is {num_steps:,} steps, over {MAX_INT:,}"
+        cure = "lower it, or raise batch.global_batch_tokens"
+        yield Violation("train.total_tokens", config.train.total_tokens, limit, cure)
+
+
 def check_batch(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Sizes of batches and lengths of phases; ranks count only where the mesh's sizes are known."""
     batch, stages = config.batch, config.data.stages
@@ -188,3 +198,4 @@ def check_batch(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Vio
     yield from unique
     if not unique:
         yield from _check_warmup_boundary(config)
+        yield from _check_num_steps(config)

@@ -9,6 +9,7 @@ from maxtrain.config.violations import Violation
 
 _BUFFERED = ("auto", "all_to_all", "ragged")
 """Exchanges with buffers of a bounded size."""
+_DEFAULT_FACTOR = MeshConfig.model_fields["exchange_factor"].default
 
 
 def check_experts(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
@@ -27,6 +28,20 @@ def check_experts(config: Config, sizes: Mapping[str, int] | None) -> Iterator[V
         return
     divided = {axis: sizes[axis] if sizes else max(getattr(mesh, axis), 1) for axis in mesh.expert_axes}
     yield from _check_division(mesh, moe, divided)
+    # An axis of -1 takes the devices that there are: the same config may have several ranks elsewhere.
+    if all(getattr(mesh, axis) == 1 for axis in mesh.expert_axes):
+        why = f"the experts are on one rank ({' and '.join(f'mesh.{axis} is 1' for axis in mesh.expert_axes)})"
+        keys = ("exchange",) if mesh.exchange not in _BUFFERED else ("exchange", "exchange_factor", "exchange_overflow")
+        yield from _check_unused(mesh, why, ("expert_fold", *keys))
+    elif sizes:
+        yield from _check_factor(mesh, prod(divided.values()))
+
+
+def _check_factor(mesh: MeshConfig, ranks: int) -> Iterator[Violation]:
+    """A buffer holds at most what all ranks together could send."""
+    if mesh.exchange in _BUFFERED and mesh.exchange_factor > max(ranks, _DEFAULT_FACTOR):
+        limit = f"must be at most the {ranks} ranks that the experts are divided over, where a buffer holds all rows"
+        yield Violation("mesh.exchange_factor", mesh.exchange_factor, limit, f"set {ranks} or less")
 
 
 def _list(mesh: MeshConfig) -> str:

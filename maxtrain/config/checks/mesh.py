@@ -110,6 +110,10 @@ def check_mesh(config: Config, num_devices: int | None) -> Iterator[Violation]:
     sizes = axis_sizes(mesh, num_devices) or {axis: max(getattr(mesh, axis), 1) for axis in MESH_AXES}
     yield from _divides("tensor", sizes["tensor"], _tensor_sizes(model, mesh.expert_axes))
     yield from _divides("fsdp", sizes["fsdp"], {"model.d_model": model.d_model})
+    default = MeshConfig.model_fields["zero"].default
+    if mesh.zero != default and mesh.fsdp == 1:
+        cure = f"set {default}, or give mesh.fsdp"
+        yield Violation("mesh.zero", mesh.zero, "has no effect with mesh.fsdp = 1", cure)
     if model.moe is None and sizes["expert"] > 1:
         yield Violation(
             "mesh.expert", sizes["expert"], "the model has no experts (model.moe is null)", "use mesh.data or mesh.fsdp"

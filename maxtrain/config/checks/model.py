@@ -7,7 +7,18 @@ from maxtrain.config.schema import Config, ModelConfig, MoeConfig, RopeScaling
 from maxtrain.config.violations import Violation
 
 
-def _check_attention(model: ModelConfig) -> Iterator[Violation]:
+def _lengths(config: Config) -> list[int]:
+    """Sequence length of every stage."""
+    lengths = [stage.sequence_length or config.data.sequence_length for stage in config.data.stages]
+    return lengths or [config.data.sequence_length]
+
+
+def _longest(config: Config) -> int:
+    return max(_lengths(config))
+
+
+def _check_attention(config: Config) -> Iterator[Violation]:
+    model = config.model
     heads, kv_heads = model.num_heads, model.kv_heads
     if heads % kv_heads:
         near = say_either(divisors_near(kv_heads, heads))
@@ -32,6 +43,20 @@ def _check_attention(model: ModelConfig) -> Iterator[Violation]:
             model.global_every,
             "needs a window: without one every layer attends fully",
             "give model.window, or set 0",
+        )
+    elif model.window is not None and model.window >= _longest(config):
+        yield Violation(
+            "model.window",
+            model.window,
+            f"has no effect, for no sequence is longer than {_longest(config):,}",
+            f"set less than {_longest(config):,}, or null for full attention",
+        )
+    elif model.global_every > model.num_layers:
+        yield Violation(
+            "model.global_every",
+            model.global_every,
+            f"has no effect, for there are model.num_layers = {model.num_layers} layers",
+            f"set {model.num_layers} or less, or 0",
         )
     elif model.global_every == 1:
         yield Violation(
@@ -100,6 +125,10 @@ def _check_unused(moe: MoeConfig) -> Iterator[Violation]:
     if moe.bias_rate != default and moe.balance != "bias":
         limit = f"has no effect with model.moe.balance = {moe.balance}"
         yield Violation("model.moe.bias_rate", moe.bias_rate, limit, f"set {default:g}, or balance to bias")
+    default = MoeConfig.model_fields["balance_weight"].default
+    if moe.balance_weight not in (default, 0) and moe.balance == "none":
+        limit = "has no effect with model.moe.balance = none"
+        yield Violation("model.moe.balance_weight", moe.balance_weight, limit, f"set {default:g}, or another balance")
 
 
 def _check_routing(moe: MoeConfig) -> Iterator[Violation]:
@@ -128,9 +157,18 @@ def _check_routing(moe: MoeConfig) -> Iterator[Violation]:
 
 def _check_capacity(config: Config, moe: MoeConfig) -> Iterator[Violation]:
     factor = moe.capacity_factor
-    lengths = [stage.sequence_length or config.data.sequence_length for stage in config.data.stages]
-    length = min(lengths, default=config.data.sequence_length)
-    if factor is not None and int(factor * length * moe.top_k / moe.num_experts) < 1:
+    length = min(_lengths(config))
+    if factor is None:
+        return
+    if factor * moe.top_k >= moe.num_experts:
+        most = moe.num_experts / moe.top_k
+        yield Violation(
+            "model.moe.capacity_factor",
+            factor,
+            f"has no effect: from model.moe.num_experts / top_k = {most:g} on, an expert takes every token of a row",
+            f"set less than {most:g}, or null for dropless",
+        )
+    elif int(factor * length * moe.top_k / moe.num_experts) < 1:
         least = moe.num_experts / (length * moe.top_k)
         yield Violation(
             "model.moe.capacity_factor",
@@ -156,7 +194,7 @@ def _check_parametrization(model: ModelConfig) -> Iterator[Violation]:
 def check_model(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Heads, positions, experts, and what is not available yet; independent of the mesh."""
     model, moe = config.model, config.model.moe
-    yield from _check_attention(model)
+    yield from _check_attention(config)
     yield from _check_rope(model)
     yield from _check_parametrization(model)
     if model.num_mtp:

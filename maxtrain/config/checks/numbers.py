@@ -20,7 +20,7 @@ def divisors_near(value: int, number: int) -> list[int]:
 
 def divisors_below(value: int, number: int) -> int:
     """The greatest divisor of a number that is at most a value."""
-    return max(divisor for divisor in range(1, value + 1) if number % divisor == 0)
+    return max(divisor for divisor in divisors(number) if divisor <= value)
 
 
 def say_either(values: list[int]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from maxtrain.config.schema import PARAMETER_GROUPS, Config, ModelConfig
+from maxtrain.config.schema import PARAMETER_GROUPS, Config, ModelConfig, OptimizerConfig
 from maxtrain.config.violations import Violation
 
 
@@ -44,10 +44,45 @@ def _check_storage(config: Config) -> Iterator[Violation]:
         yield Violation("optimizer.stochastic_rounding", True, limit, cure)
 
 
+def _check_rates(config: Config) -> Iterator[Violation]:
+    """What is multiplied by the learning rate stays in bounds together with it."""
+    optimizer, lr = config.optimizer, config.schedule.lr
+    factors = {"": 1.0} | {f"groups.{name}.": group.lr_factor for name, group in optimizer.groups.items()}
+    decays = {"": optimizer.weight_decay} | {
+        f"groups.{name}.": optimizer.weight_decay if group.weight_decay is None else group.weight_decay
+        for name, group in optimizer.groups.items()
+    }
+    for section, factor in factors.items():
+        rate = lr * factor
+        if rate > _MOST_RATE:
+            limit = f"times schedule.lr = {lr:g} is a learning rate of {rate:g}, over {_MOST_RATE:,}"
+            yield Violation(f"optimizer.{section}lr_factor", factor, limit, f"set {_MOST_RATE / lr:g} or less")
+        elif rate * decays[section] > 1:
+            own = section and optimizer.groups[section.split(".")[1]].weight_decay is not None
+            limit = f"times the learning rate {rate:g} is over 1: an update would turn every parameter's sign"
+            path = f"optimizer.{section if own else ''}weight_decay"
+            yield Violation(path, decays[section], limit, f"set {1 / rate:g} or less, or a lower schedule.lr")
+
+
+_MOST_RATE = 1000
+
+
+def _check_unused(config: Config) -> Iterator[Violation]:
+    """Keys of the optimizer that is not named."""
+    optimizer = config.optimizer
+    for key in ("muon_momentum", "muon_iterations"):
+        value, default = getattr(optimizer, key), OptimizerConfig.model_fields[key].default
+        if optimizer.name != "muon" and value != default:
+            limit = f"has no effect with optimizer.name = {optimizer.name}"
+            yield Violation(f"optimizer.{key}", value, limit, f"set {default:g}, or optimizer.name to muon")
+
+
 def check_optimizer(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Groups that are there, number formats that keep what they are given, a clip that can act."""
     yield from _check_groups(config)
     yield from _check_storage(config)
+    yield from _check_rates(config)
+    yield from _check_unused(config)
     if config.optimizer.qk_clip is not None and config.model.qk_norm:
         limit = "has no effect with model.qk_norm, which normalises away any factor on queries and keys"
         yield Violation("optimizer.qk_clip", config.optimizer.qk_clip, limit, "set null, or model.qk_norm to false")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from maxtrain.config.schema.types import (
     AsTuple,
+    BatchTokens,
     PositiveCount,
     PositiveInt,
     PositiveReal,
@@ -79,7 +80,7 @@ class StageConfig(Section):
     """Domains and weights."""
     sequence_length: PositiveCount | None = None
     """Tokens in a row."""
-    global_batch_tokens: PositiveCount | None = None
+    global_batch_tokens: BatchTokens | None = None
     """Tokens in a batch."""
 
 
@@ -102,7 +103,7 @@ class DataConfig(Section):
     """Stages in order; their tokens add up to train.total_tokens. Empty for a single stage."""
     verify: Literal["full", "size"] = "full"
     """At start, check every shard's hash, or only its size."""
-    prefetch: PositiveInt = 2
+    prefetch: Annotated[int, Field(gt=0, le=1024)] = 2
     """Batches prepared ahead of the step."""
 
 
@@ -111,14 +112,14 @@ class BatchWarmup(Section):
 
     tokens: PositiveCount
     """Length of the phase, in tokens."""
-    global_batch_tokens: PositiveCount
+    global_batch_tokens: BatchTokens
     """Tokens in a batch of the phase."""
 
 
 class BatchConfig(Section):
     """global_batch_tokens = micro_batch × sequence length × data-parallel ranks × accumulation."""
 
-    global_batch_tokens: PositiveCount
+    global_batch_tokens: BatchTokens
     """Tokens in a batch, padding included."""
     micro_batch: PositiveInt
     """Sequences that one data-parallel rank takes at once."""

@@ -2,15 +2,22 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from maxtrain.config.schema.types import (
+    MAX_IDS,
     AsTuple,
+    Epsilon,
+    Factor,
     Fraction,
+    Frequency,
     NonNegativeInt,
-    NonNegativeReal,
+    NonNegativeSize,
     PositiveCount,
-    PositiveInt,
     PositiveReal,
     Section,
+    Size,
+    Weight,
 )
 
 Activation = Literal["swiglu", "geglu", "relu2"]
@@ -23,24 +30,24 @@ class RopeScaling(Section):
 
     kind: Literal["linear", "llama3", "yarn"]
     """`linear` (Chen 2023), `llama3` (frequency bands, Llama 3.1) or `yarn` (Peng 2023)."""
-    factor: PositiveReal
+    factor: Frequency
     """New length divided by the original length."""
     original_length: PositiveCount | None = None
     """llama3 and yarn: sequence length of the original training, in tokens; required there, null for linear."""
-    low_freq_factor: PositiveReal = 1.0
+    low_freq_factor: Frequency = 1.0
     """llama3: wavelengths over original_length / low_freq_factor are divided by the factor."""
-    high_freq_factor: PositiveReal = 4.0
+    high_freq_factor: Frequency = 4.0
     """llama3: wavelengths under original_length / high_freq_factor are kept."""
-    beta_fast: PositiveReal = 32.0
+    beta_fast: Frequency = 32.0
     """yarn: rotations over original_length above which a dimension is kept."""
-    beta_slow: PositiveReal = 1.0
+    beta_slow: Frequency = 1.0
     """yarn: rotations over original_length below which a dimension is interpolated."""
 
 
 class RopeConfig(Section):
     """Rotary position embedding (Su 2021)."""
 
-    theta: PositiveReal = 10000.0
+    theta: Annotated[PositiveReal, Field(ge=2, le=1e12)] = 10000.0
     """Base of the rotary frequencies."""
     scaling: RopeScaling | None = None
     """How positions beyond the original length are stretched; null for none."""
@@ -49,35 +56,35 @@ class RopeConfig(Section):
 class MoeConfig(Section):
     """Mixture-of-experts feed-forward layers."""
 
-    num_experts: PositiveInt
+    num_experts: Size
     """Routed experts in each layer."""
-    top_k: PositiveInt
+    top_k: Size
     """Experts that each token is sent to."""
-    d_expert: PositiveInt
+    d_expert: Size
     """Hidden width of one routed expert."""
-    num_shared: NonNegativeInt = 0
+    num_shared: NonNegativeSize = 0
     """Shared experts, which see every token; their widths add up to one feed-forward."""
-    d_shared: PositiveInt | None = None
+    d_shared: Size | None = None
     """Hidden width of one shared expert; null for d_expert. Needs num_shared over 0."""
-    first_dense: NonNegativeInt = 0
+    first_dense: NonNegativeSize = 0
     """The first layers that keep a dense feed-forward (of width model.d_ff)."""
     score: Literal["softmax", "sigmoid"] = "softmax"
     """How router logits become scores."""
     normalize_top_k: bool = True
     """Divide the chosen scores by their sum."""
-    routed_scale: PositiveReal = 1.0
+    routed_scale: Factor = 1.0
     """Factor on the routed experts' output (DeepSeek-V3: 2.5)."""
-    num_groups: PositiveInt = 1
+    num_groups: Size = 1
     """Groups of experts for group-limited routing; 1 for none."""
-    top_groups: PositiveInt = 1
+    top_groups: Size = 1
     """Groups that a token may choose experts from."""
     balance: Literal["none", "sequence", "global", "bias"] = "sequence"
     """`sequence`: auxiliary loss per sequence; `global`: over the whole batch; `bias`: loss-free, by expert bias."""
-    balance_weight: NonNegativeReal = 0.01
+    balance_weight: Weight = 0.01
     """Weight of the auxiliary loss (`bias`: of the complementary per-sequence loss; `none`: of no effect)."""
-    bias_rate: NonNegativeReal = 0.001
+    bias_rate: Fraction = 0.001
     """Step of the expert bias an update (Wang 2024); only with `bias`."""
-    z_weight: NonNegativeReal = 0.0
+    z_weight: Weight = 0.0
     """Weight of the router z-loss (Zoph 2022)."""
     capacity_factor: PositiveReal | None = None
     """Null: dropless. Else, in training, an expert takes at most factor × tokens × top_k / num_experts of a row."""
@@ -88,30 +95,30 @@ class ParametrizationConfig(Section):
 
     kind: Literal["mup", "completep"]
     """`mup`: maximal update, over widths (Yang 2022); `completep`: over depths too (Dey 2025)."""
-    base_d_model: PositiveInt
+    base_d_model: Size
     """Width at which init_std, learning rate and epsilon were tuned."""
-    base_num_layers: PositiveInt | None = None
+    base_num_layers: Size | None = None
     """Layers at which they were tuned; required with completep, null with mup."""
-    base_head_dim: PositiveInt | None = None
+    base_head_dim: Size | None = None
     """Head width of the base model, where attention scales are 1 / sqrt(head_dim); null for the model's own."""
 
 
 class ModelConfig(Section):
     """A pre-norm decoder."""
 
-    vocab_size: PositiveCount
+    vocab_size: Annotated[PositiveCount, Field(le=MAX_IDS)]
     """Rows of the embedding; at least the tokenizer's size, and divisible by mesh.tensor."""
-    num_layers: PositiveInt
+    num_layers: Size
     """Decoder layers."""
-    d_model: PositiveInt
+    d_model: Size
     """Width of the residual stream."""
-    num_heads: PositiveInt
+    num_heads: Size
     """Query heads."""
-    num_kv_heads: PositiveInt | None = None
+    num_kv_heads: Size | None = None
     """Key and value heads (grouped-query attention); null for num_heads."""
-    head_dim: PositiveInt | None = None
+    head_dim: Size | None = None
     """Width of a head; null for d_model / num_heads."""
-    d_ff: PositiveInt
+    d_ff: Size
     """Hidden width of a dense feed-forward; of no effect where every layer has experts."""
     activation: Activation = "swiglu"
     """`swiglu` and `geglu` are gated (three matrices); `relu2` has two."""
@@ -127,13 +134,13 @@ class ModelConfig(Section):
     """A sigmoid gate on each head's output, computed from the layer's input."""
     rope: RopeConfig = RopeConfig()
     """Rotary positions."""
-    norm_eps: PositiveReal = 1e-6
+    norm_eps: Epsilon = 1e-6
     """Epsilon of every RMSNorm."""
     tie_embeddings: bool = False
     """Share the input embedding with the output projection."""
     dropout: Fraction = 0.0
     """Dropout on the output of every attention and feed-forward."""
-    init_std: PositiveReal = 0.02
+    init_std: Annotated[PositiveReal, Field(ge=1e-8, le=100)] = 0.02
     """Standard deviation of the truncated normal that weights start from."""
     depth_scaled_init: bool = True
     """Divide the initial deviation of output projections by sqrt(2 × num_layers), with completep base_num_layers."""
@@ -143,7 +150,7 @@ class ModelConfig(Section):
     """Mixture-of-experts layers; null for a dense model."""
     num_mtp: NonNegativeInt = 0
     """Extra tokens predicted ahead; over 0 (multi-token prediction) is not available yet."""
-    z_weight: NonNegativeReal = 0.0
+    z_weight: Weight = 0.0
     """Weight of the z-loss on the output logits (PaLM: 1e-4)."""
 
     @property

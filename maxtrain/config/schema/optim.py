@@ -7,15 +7,19 @@ from pydantic import BeforeValidator, Field
 from maxtrain.config.schema.model import DType
 from maxtrain.config.schema.types import (
     Count,
+    Epsilon,
+    Factor,
     Fraction,
-    NonNegativeReal,
     PositiveInt,
     PositiveReal,
     Section,
+    Threshold,
+    Weight,
     as_float,
 )
 
-Beta = Annotated[float, BeforeValidator(as_float), Field(ge=0, lt=1)]
+Beta = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=0.999999)]
+"""Under 1 by so much that float32 knows the difference to a few parts in a hundred."""
 
 PARAMETER_GROUPS = ("embedding", "attention", "feed_forward", "experts", "router", "norms", "output")
 """Groups of parameters: norms of gradients are told by them, and optimizer.groups sets them apart.
@@ -27,9 +31,9 @@ PARAMETER_GROUPS = ("embedding", "attention", "feed_forward", "experts", "router
 class GroupConfig(Section):
     """What one group of parameters does otherwise."""
 
-    lr_factor: NonNegativeReal = 1.0
+    lr_factor: Weight = 1.0
     """Factor on the learning rate, of the decay too; 0 freezes the group."""
-    weight_decay: NonNegativeReal | None = None
+    weight_decay: Weight | None = None
     """Decay of the group; null for optimizer.weight_decay, or 0 where the group is exempt."""
 
 
@@ -45,19 +49,19 @@ class OptimizerConfig(Section):
     """Decay of Adam's first moment."""
     beta2: Beta = 0.95
     """Decay of Adam's second moment."""
-    eps: PositiveReal = 1e-8
+    eps: Epsilon = 1e-8
     """Adam's epsilon."""
-    weight_decay: NonNegativeReal = 0.1
+    weight_decay: Weight = 0.1
     """Decoupled decay, multiplied by the learning rate; norms are exempt, and what decay_embeddings exempts."""
     decay_embeddings: bool = True
     """Whether the embedding and the output projection decay too; false exempts both."""
-    clip_norm: PositiveReal | None = 1.0
+    clip_norm: Threshold | None = 1.0
     """Scale the gradient down to this global norm; null for none."""
     muon_momentum: Beta = 0.95
     """Muon's momentum (Nesterov); only with `muon`."""
-    muon_iterations: PositiveInt = 5
+    muon_iterations: Annotated[int, Field(gt=0, le=100)] = 5
     """Newton–Schulz iterations; only with `muon`."""
-    qk_clip: PositiveReal | None = None
+    qk_clip: Annotated[PositiveReal, Field(ge=1)] | None = None
     """Scale the queries and keys of a head whose attention logit exceeds this (MuonClip: 100); null for none."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)
     """By group: embedding, attention, feed_forward (shared experts too), experts, router, norms or output."""
@@ -74,9 +78,9 @@ class ScheduleConfig(Section):
 
     name: Literal["cosine", "wsd", "inverse_sqrt", "constant"] = "cosine"
     """`wsd` is warmup–stable–decay."""
-    lr: PositiveReal
+    lr: Annotated[Factor, Field(ge=1e-12)]
     """Peak learning rate."""
-    min_lr: NonNegativeReal = 0.0
+    min_lr: Weight = 0.0
     """Learning rate at the end of the decay (inverse_sqrt: the least); 0 with `constant`, which does not decay."""
     warmup_frac: Fraction | None = None
     """Linear warm-up as a part of the run; give this or warmup_tokens, or neither for no warm-up."""
@@ -91,7 +95,7 @@ class ScheduleConfig(Section):
 class GuardConfig(Section):
     """A step whose loss or gradient is not finite is skipped: only `step` advances."""
 
-    max_grad_norm: PositiveReal | None = None
+    max_grad_norm: Threshold | None = None
     """Skip a step whose gradient norm is over this; null for no bound."""
     max_skips: PositiveInt = 5
     """Skips in a row after which the run stops."""

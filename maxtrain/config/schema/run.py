@@ -8,6 +8,7 @@ from maxtrain.config.schema.data import BatchConfig, DataConfig
 from maxtrain.config.schema.model import ModelConfig, PrecisionConfig, RematConfig
 from maxtrain.config.schema.optim import GuardConfig, OptimizerConfig, ScheduleConfig
 from maxtrain.config.schema.types import (
+    MAX_SIZE,
     AsTuple,
     NonNegativeInt,
     NonNegativeReal,
@@ -15,6 +16,7 @@ from maxtrain.config.schema.types import (
     PositiveInt,
     PositiveReal,
     Section,
+    Size,
 )
 
 MESH_AXES = ("data", "fsdp", "pipeline", "expert", "context", "tensor")
@@ -23,7 +25,7 @@ BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes over which the rows of a batch are divided."""
 
 FoldAxis = Literal["data", "fsdp", "context", "tensor"]
-AxisSize = Annotated[int, Field(ge=-1)]
+AxisSize = Annotated[int, Field(ge=-1, le=MAX_SIZE)]
 
 
 class RunConfig(Section):
@@ -38,7 +40,7 @@ class RunConfig(Section):
 class MeshConfig(Section):
     """Sizes of the mesh axes; one of them may be -1: what is left of the devices."""
 
-    devices: PositiveInt | None = None
+    devices: Size | None = None
     """Devices in all; null for what the backend has. On CPU that many are emulated."""
     data: AxisSize = 1
     """Replicas of the parameters, each with its own rows."""
@@ -87,7 +89,7 @@ class TrainConfig(Section):
 
     total_tokens: PositiveCount
     """Tokens of the whole run, padding included; a whole number of batches."""
-    scan_unroll: PositiveInt = 4
+    scan_unroll: Annotated[int, Field(gt=0, le=1024)] = 4
     """Layers unrolled in one turn of the layer scan."""
     kernels: Literal["auto", "reference"] = "auto"
     """`reference` uses the plain forms of attention, experts and loss: slow, for comparison."""
@@ -136,7 +138,7 @@ class LoggingConfig(Section):
     """Steps between progress lines where stderr is no terminal, which shows every step; so does metrics.jsonl."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
-    peak_tflops: NonNegativeReal | None = None
+    peak_tflops: Annotated[NonNegativeReal, Field(le=1e9)] | None = None
     """Peak of one device in TFLOP/s, for MFU; null: known accelerators by name, else measured at start."""
 
 

@@ -14,6 +14,12 @@ MAX_REAL = 3.4028234663852886e38
 """Greatest real number: what a float32 holds."""
 MAX_COUNT = 2**63 - 1
 """Greatest count: what an int64 holds."""
+MAX_SIZE = 2**20
+"""Greatest width, and greatest number of layers, heads, experts or devices."""
+MAX_IDS = 2**24
+"""Most ids of a vocabulary."""
+MAX_BATCH_TOKENS = 2**40
+"""Most tokens of a batch."""
 
 
 class Section(BaseModel):
@@ -67,6 +73,19 @@ Real = Annotated[float, BeforeValidator(as_float), Field(allow_inf_nan=False)]
 PositiveReal = Annotated[float, BeforeValidator(as_float), Field(gt=0, le=MAX_REAL, allow_inf_nan=False)]
 NonNegativeReal = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=MAX_REAL, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=1, allow_inf_nan=False)]
+Factor = Annotated[float, BeforeValidator(as_float), Field(gt=0, le=1000, allow_inf_nan=False)]
+"""A factor or rate > 0 that a run can bear."""
+Weight = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=1000, allow_inf_nan=False)]
+"""A factor or rate that may be 0, for none."""
+Epsilon = Annotated[float, BeforeValidator(as_float), Field(ge=1e-20, le=1, allow_inf_nan=False)]
+"""What keeps a division finite: its powers, and what a parametrization makes of it, are float32 numbers over 0."""
+Threshold = Annotated[float, BeforeValidator(as_float), Field(ge=1e-8, le=MAX_REAL, allow_inf_nan=False)]
+"""A bound on a norm."""
+Frequency = Annotated[float, BeforeValidator(as_float), Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
+"""A ratio of lengths, or of wavelengths to a length."""
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+NonNegativeSize = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+BatchTokens = Annotated[PositiveCount, Field(le=MAX_BATCH_TOKENS)]
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INT)]
 AsTuple = BeforeValidator(_as_tuple)

@@ -177,6 +177,23 @@ def test_the_last_verdict_counts_and_a_torn_line_does_not(copy):
     assert read_health(copy)[2].reason == "after the torn line"
 
 
+def test_garbage_in_the_ledger_is_told_once_and_passed_over(copy, caplog):
+    append_health(copy, 3, Verdict(Health.UNHEALTHY, "loss spike"))
+    ledger = copy / "health.jsonl"
+    begin = ledger.read_bytes().count(b"\n")
+    garbage = [b"\x00\xff", b"[" * 100_000, b"{}", b'{"step": true, "health": "healthy"}', b'{"step": 2, "health": []}']
+    with ledger.open("ab") as file:
+        file.write(b"".join(line + b"\n" for line in garbage))
+    append_health(copy, 2, Verdict(Health.HEALTHY, "clean steps"))
+    for _ in range(3):
+        assert [info.health for info in list_steps(copy)] == [Health.HEALTHY, Health.UNHEALTHY]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(garbage)
+    for number, message in enumerate(told, begin + 1):
+        assert message.startswith(f"{ledger} line {number} is no verdict on a step (")
+        assert len(message) < 300
+
+
 def test_a_commit_is_remembered_after_its_directory_is_gone(copy, tmp_path):
     shutil.rmtree(copy / "step_00000002")
     shutil.rmtree(copy / "step_00000003")

@@ -115,7 +115,6 @@ def test_two_processes_commit_together_and_fail_together(directory, tmp_path, ki
         "warning",
         "save",
         "fallback",
-        "warning",
         "restore",
     ]
     assert second["events"] == []

@@ -111,7 +111,11 @@ def test_a_damaged_step_falls_back_by_name_and_is_kept_aside(copied, open_store,
     [(bad, fields)] = events.of("fallback")
     assert bad == 3
     assert victim.name in fields["reason"]
+    assert fields["moved_to"].endswith("quarantine/step_00000003")
     assert events.of("restore") == [(2, {"passed_over": [3]})]
+    assert store.restore(abstract)[0] == 2
+    told = [fields for _, _, fields in events if "step_00000003" in str(fields)]
+    assert len(told) == 1, "told once, not by every attempt"
     assert (copied / "quarantine" / "step_00000003" / "commit.json").exists()
     assert "step_00000003" in (copied / "quarantine" / "reasons.jsonl").read_text()
     store.save(3, kit.state(mesh, seed=3), {})

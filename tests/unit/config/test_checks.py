@@ -395,12 +395,93 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         (["mesh.exchange=ring"], "mesh.exchange = ring: has no effect, for model.moe is null; set auto"),
         (["mesh.expert_fold=[fsdp]"], "mesh.expert_fold = [fsdp]: has no effect, for model.moe is null; remove it"),
         (
-            [MOE, "mesh.exchange=ring", "mesh.exchange_factor=1.5"],
+            [MOE, "mesh={expert: 2, exchange: ring, exchange_factor: 1.5}"],
             "mesh.exchange_factor = 1.5: has no effect, for mesh.exchange = ring has no buffers; set 1.25",
         ),
         (
-            [MOE, "mesh.exchange=dense", "mesh.exchange_overflow=drop"],
+            [MOE, "mesh={expert: 2, exchange: dense, exchange_overflow: drop}"],
             "mesh.exchange_overflow = drop: has no effect, for mesh.exchange = dense has no buffers; set replay",
+        ),
+        (
+            [MOE, "mesh.exchange=ring"],
+            "mesh.exchange = ring: has no effect, for the experts are on one rank (mesh.expert is 1); set auto",
+        ),
+        (
+            [MOE, "mesh.exchange_factor=2"],
+            "mesh.exchange_factor = 2.0: has no effect, for the experts are on one rank (mesh.expert is 1); set 1.25",
+        ),
+        (
+            [MOE, "mesh={fsdp: 1, expert_fold: [fsdp]}"],
+            "mesh.expert_fold = [fsdp]: has no effect, for the experts are on one rank (mesh.fsdp is 1 and mesh.expert "
+            "is 1); remove it",
+        ),
+        (
+            [MOE, "mesh={expert: 2, exchange_factor: 3}"],
+            "mesh.exchange_factor = 3.0: must be at most the 2 ranks that the experts are divided over, where a buffer "
+            "holds all rows; set 2 or less",
+        ),
+        (["mesh.zero=1"], "mesh.zero = 1: has no effect with mesh.fsdp = 1; set 3, or give mesh.fsdp"),
+        (
+            ["model.window=64"],
+            "model.window = 64: has no effect, for no sequence is longer than 64; set less than 64, or null",
+        ),
+        (
+            [STAGES, "model.window=128"],
+            "model.window = 128: has no effect, for no sequence is longer than 128; set less than 128, or null",
+        ),
+        (
+            ["model.window=8", "model.global_every=5"],
+            "model.global_every = 5: has no effect, for there are model.num_layers = 4 layers; set 4 or less, or 0",
+        ),
+        (
+            [MOE, "model.moe.capacity_factor=4"],
+            "model.moe.capacity_factor = 4.0: has no effect: from model.moe.num_experts / top_k = 4 on, an expert "
+            "takes every token of a row; set less than 4, or null for dropless",
+        ),
+        (
+            [MOE, "model.moe.balance=none", "model.moe.balance_weight=0.1"],
+            "model.moe.balance_weight = 0.1: has no effect with model.moe.balance = none; set 0.01, or another balance",
+        ),
+        (
+            ["optimizer.muon_iterations=6"],
+            "optimizer.muon_iterations = 6: has no effect with optimizer.name = adamw; set 5, or optimizer.name to",
+        ),
+        (
+            ["optimizer.muon_momentum=0.9"],
+            "optimizer.muon_momentum = 0.9: has no effect with optimizer.name = adamw; set 0.95, or optimizer.name to",
+        ),
+        (
+            ["schedule.decay_frac=0.2"],
+            "schedule.decay_frac = 0.2: has no effect with schedule.name = cosine; set 0.1, or schedule.name to wsd",
+        ),
+        (
+            ["schedule.decay_shape=sqrt"],
+            "schedule.decay_shape = sqrt: has no effect with schedule.name = cosine; set linear, or schedule.name",
+        ),
+        (
+            ["schedule={name: wsd, lr: 1, min_lr: 0.1, decay_frac: 0}"],
+            "schedule.min_lr = 0.1: has no effect with schedule.decay_frac = 0, by which the rate never decays; set 0",
+        ),
+        (
+            ["schedule.lr=100"],
+            "optimizer.weight_decay = 0.1: times the learning rate 100 is over 1: an update would turn every "
+            "parameter's sign; set 0.01 or less, or a lower schedule.lr",
+        ),
+        (
+            ["optimizer.groups={embedding: {weight_decay: 900}}", "schedule.lr=0.01"],
+            "optimizer.groups.embedding.weight_decay = 900.0: times the learning rate 0.01 is over 1",
+        ),
+        (
+            [
+                "optimizer.groups={embedding: {lr_factor: 100, weight_decay: 0}}",
+                "schedule.lr=11",
+                "optimizer.weight_decay=0",
+            ],
+            "optimizer.groups.embedding.lr_factor = 100.0: times schedule.lr = 11 is a learning rate of 1100, over",
+        ),
+        (
+            ["train.total_tokens=5T", "batch={global_batch_tokens: 64, micro_batch: 1}"],
+            "train.total_tokens = 5,000,000,000,000: is 78,125,000,000 steps, over 2,147,483,647; lower it, or raise",
         ),
         (
             ["mesh.expert=2"],
@@ -426,6 +507,12 @@ def test_a_broken_rule_is_told_alone(make: MakeConfig, overrides: list[str], mes
         [MOE, "mesh={fsdp: 2, expert_fold: [fsdp], exchange_factor: 1, exchange_overflow: drop}"],
         ["model.head_dim=8", "model.d_model=33"],
         ["model.window=8", "model.global_every=2"],
+        [STAGES, "model.window=64"],
+        [MOE, "mesh={expert: -1, exchange: ring}"],
+        [MOE, "mesh={expert: 2, exchange_factor: 2}"],
+        [MOE, "model.moe.balance=none", "model.moe.balance_weight=0"],
+        ["optimizer={name: muon, muon_momentum: 0.9, muon_iterations: 6}"],
+        ["schedule={name: wsd, lr: 1, min_lr: 0.1, decay_frac: 0.2, decay_shape: sqrt}"],
         ["model.rope.scaling={kind: linear, factor: 2}"],
         ["evaluation={every: 5, max_tokens: 100}"],
         [

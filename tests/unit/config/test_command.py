@@ -58,7 +58,7 @@ def test_explain_tells_meaning_limits_and_default(capsys: pytest.CaptureFixture[
     assert code == 0
     assert out.splitlines() == [
         "optimizer.beta2: Decay of Adam's second moment.",
-        "  type     a number >= 0 and < 1",
+        "  type     a number >= 0 and <= 0.999999",
         "  default  0.95",
     ]
     assert "default  (required)" in run(capsys, "explain", "schedule.lr")[1]

@@ -15,10 +15,10 @@ def test_there_are_fewer_than_200_keys_and_each_has_its_text() -> None:
 @pytest.mark.parametrize(
     ("path", "type_text", "default"),
     [
-        ("model.num_layers", "a whole number > 0", None),
+        ("model.num_layers", "a whole number > 0 and <= 1,048,576", None),
         ("train.total_tokens", "a count (as 65536, 64Ki, 1.5M or 10T) > 0", None),
         ("schedule.warmup_tokens", "a count (as 65536, 64Ki, 1.5M or 10T) >= 0 or null", None),
-        ("optimizer.beta1", "a number >= 0 and < 1", 0.9),
+        ("optimizer.beta1", "a number >= 0 and <= 0.999999", 0.9),
         ("model.dropout", "a number >= 0 and <= 1", 0.0),
         ("remat.policy", "one of none, full, save_attention, save_dots, offload_dots", "none"),
         ("remat.layers.0.last", "a whole number >= 0", None),
@@ -26,7 +26,7 @@ def test_there_are_fewer_than_200_keys_and_each_has_its_text() -> None:
         ("data.mixture.code.filter.lang", "a text or a list of texts with at least one entry or null", None),
         ("data.stages.0.mixture.code.weight", "a number > 0", None),
         ("data.stages", "a list of sections", ()),
-        ("mesh.data", "a whole number >= -1", 1),
+        ("mesh.data", "a whole number >= -1 and <= 1,048,576", 1),
     ],
 )
 def test_a_key_knows_its_type_and_default(path: str, type_text: str, default: Any) -> None:

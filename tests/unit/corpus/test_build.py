@@ -63,6 +63,23 @@ def test_every_text_is_in_the_dataset_with_its_tags(recipe, records):
         assert json.loads((recipe.parent / file).read_text().split("\n")[int(line) - 1])["id"] == record["id"]
 
 
+def test_the_output_is_relative_to_the_recipe(recipe, tmp_path, monkeypatch, capsys):
+    recipe.write_text(recipe.read_text().replace(f"output: {tmp_path / 'out'}", "output: ../made/out"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main(["build", str(recipe)]) == 0
+    made = (tmp_path / ".." / "made" / "out").resolve()
+    assert f"{made}: built" in capsys.readouterr().out
+    monkeypatch.chdir(made.parent)
+    assert main(["build", str(recipe)]) == 0
+    assert "out: up to date" in capsys.readouterr().out, "told as short as it can be"
+    assert main(["build", str(recipe), "--output", "mine"]) == 0
+    assert "mine: built" in capsys.readouterr().out, "an option is relative to where the command runs"
+    assert (made.parent / "mine" / "manifest.json").is_file()
+    shutil.rmtree(made.parent)
+
+
 def test_two_builds_are_the_same_bytes(recipe, tmp_path):
     first = tree(run(recipe).output)
     other = tmp_path / "elsewhere"
@@ -277,6 +294,8 @@ def test_unusable_lines_are_set_aside_with_their_reasons(recipe, records, capsys
     told = capsys.readouterr().err
     assert f"{len(lines)} lines quarantined" in told
     assert told.count("\n") == 1
+    assert main(["build", str(recipe)]) == 0
+    assert capsys.readouterr().err == "", "told when they were set aside, not by every build that has nothing to do"
     output = recipe.parent / "out"
     found = [json.loads(line) for line in (output / "quarantine.jsonl").read_text().splitlines()]
     assert [(line["input"], line["line"], line["reason"]) for line in found] == [
@@ -421,6 +440,15 @@ def test_show_and_verify(recipe, records, capsys):
     assert f"rule read: kept {len(records)}" in text
     assert main(["verify", str(output)]) == 0
     assert "sound" in capsys.readouterr().out
+    for name in ("shards/00099.bin", ".DS_Store", "old/notes.txt"):
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_text("")
+    assert main(["verify", str(output)]) == 3
+    told = capsys.readouterr().err
+    assert f"{output}: .DS_Store, old/notes.txt, shards/00099.bin: not in the manifest; move away what is no" in told
+    assert told.count("\n") == 1
+    for name in ("shards/00099.bin", ".DS_Store", "old/notes.txt"):
+        (output / name).unlink()
     shard = output / "shards" / "00000.bin"
     data = bytearray(shard.read_bytes())
     data[1000] ^= 4

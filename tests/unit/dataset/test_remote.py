@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, run_command
-from maxtrain.dataset import Dataset
+from maxtrain.dataset import Dataset, verify_only_own_files
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,18 @@ def test_reads_what_the_local_one_reads(store, original):
     ):
         assert np.array_equal(one, other)
     assert remote.documents.origin(3) == local.documents.origin(3)
+
+
+def test_a_file_of_others_behind_a_url_is_named(store, original, tmp_path):
+    dataset = Dataset.open("s3://bucket/d")
+    verify_only_own_files(dataset.location, dataset.manifest)
+    assert files.list_files("s3://bucket/d") == files.list_files(original)
+    store["d/shards/old.bin"], store["d2/x"] = b"1", b"2"
+    with pytest.raises(DataError, match=r"^s3://bucket/d: shards/old.bin: not in the manifest"):
+        verify_only_own_files(dataset.location, dataset.manifest)
+    del store["d/shards/old.bin"]
+    with pytest.raises(OSError, match="No such file"):
+        files.list_files(tmp_path / "none")
 
 
 def test_damage_behind_a_url_is_one_line(store, original):

@@ -23,7 +23,7 @@ def test_lines_are_appended_in_order_across_openings(path):
 @pytest.mark.parametrize("tail", [b'{"n":', b'{"t":"\xe6', b"\x00\x00\x00\x00", b"7", b'{"n":3}{'])
 def test_a_torn_tail_is_ignored_and_cut_away_on_opening(path, tail):
     path.write_bytes(b'{"n":1}\n' + tail)
-    assert list(read_json_lines(path)) == [{"n": 1}]
+    assert list(read_json_lines(path, dict)) == [{"n": 1}]
     lines = JsonLines(path)
     assert lines.removed_bytes == len(tail)
     lines.append('{"n":2}')
@@ -38,9 +38,9 @@ def test_every_cut_of_a_file_leaves_its_whole_lines(path):
         expected = [{"n": 1, "t": "数学"}, {"n": 2, "t": "code"}][
             : sum(cut >= end for end in (whole.index(b"\n"), len(whole) - 1))
         ]
-        assert list(read_json_lines(path)) == expected
+        assert list(read_json_lines(path, dict)) == expected
         JsonLines(path).close()
-        assert list(read_json_lines(path)) == expected
+        assert list(read_json_lines(path, dict)) == expected
         assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[: len(expected)])
 
 
@@ -55,7 +55,7 @@ def test_a_whole_object_without_its_line_end_is_kept(path):
 def test_damage_before_the_tail_is_told_with_its_line(path):
     path.write_bytes(b'{"n":1}\n{"n":\n{"n":3}\n')
     with pytest.raises(DataError, match=r"lines\.jsonl line 2 is not a JSON object"):
-        list(read_json_lines(path))
+        list(read_json_lines(path, dict))
 
 
 def test_a_failed_write_leaves_no_half_line(path, monkeypatch):
@@ -75,7 +75,7 @@ def test_a_failed_write_leaves_no_half_line(path, monkeypatch):
     assert path.read_bytes() == b'{"n":1}\n'
     lines.append('{"n":3}')
     lines.close()
-    assert list(read_json_lines(path)) == [{"n": 1}, {"n": 3}]
+    assert list(read_json_lines(path, dict)) == [{"n": 1}, {"n": 3}]
 
 
 @pytest.mark.parametrize("length", [1, 65_520, 65_536, 200_000])
@@ -95,4 +95,4 @@ def test_threads_do_not_mix_their_lines(path, monkeypatch):
         list(pool.map(lambda number: lines.append(f'{{"n":{number}}}'), range(200)))
     monkeypatch.undo()
     lines.close()
-    assert sorted(line["n"] for line in read_json_lines(path)) == list(range(200))
+    assert sorted(line["n"] for line in read_json_lines(path, dict)) == list(range(200))

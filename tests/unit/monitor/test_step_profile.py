@@ -8,6 +8,7 @@ from maxtrain.monitor.step_profile import (
     read_profiles,
     summarise,
     to_markdown,
+    union_seconds,
     write_profile,
 )
 
@@ -72,8 +73,9 @@ def test_every_instruction_gets_its_row():
 
 @pytest.fixture(name="profile")
 def profile_fixture():
-    spent = {"ynn_fusion": 4.0, "add.2": 2.0, "loop": 50.0, "all-reduce.3": 1.0, "unheard_of": 1.0}
-    events = [Event(name, device, seconds) for name, seconds in spent.items() for device in range(2)]
+    # One after another, from here: (start, seconds).
+    spent = {"ynn_fusion": (7, 4.0), "add.2": (11, 2.0), "loop": (7, 50.0), "all-reduce.3": (13, 1.0), "new": (14, 1.0)}
+    events = [Event(name, device, *when) for name, when in spent.items() for device in range(2)]
     return summarise(
         events, parse_program(PROGRAM, MESH), steps=(3, 4), num_devices=2, step_seconds=5.0, host_seconds=0.5
     )
@@ -88,6 +90,70 @@ def test_seconds_are_a_step_and_device(profile):
     }
     assert profile.idle_seconds == pytest.approx(0.5)
     assert profile.communication_fraction == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [
+        ([], 0),
+        ([(1, 3)], 2),
+        ([(1, 3), (3, 4)], 3),
+        ([(5, 7), (1, 3)], 4),
+        ([(1, 4), (2, 3), (2, 6)], 5),
+        ([(1, 9), (2, 3), (4, 5), (8, 10)], 9),
+        ([(1, 3), (1, 3), (1, 3)], 2),
+        ([(2, 2)], 0),
+    ],
+)
+def test_the_length_of_a_union(spans, seconds):
+    assert union_seconds(spans) == seconds
+    assert union_seconds(reversed(spans)) == seconds
+
+
+def summarise_spans(spans, *, step_seconds=10.0, host_seconds=1.0, num_devices=1):
+    events = [Event(name, device, start, end - start) for name, device, start, end in spans]
+    return summarise(
+        events,
+        parse_program(PROGRAM, MESH),
+        steps=(3, 3),
+        num_devices=num_devices,
+        step_seconds=step_seconds,
+        host_seconds=host_seconds,
+    )
+
+
+def test_what_goes_on_at_once_is_counted_once():
+    profile = summarise_spans(
+        [
+            ("ynn_fusion", 0, 0, 4),
+            ("ynn_fusion", 0, 2, 5),  # another thread
+            ("all-reduce.3", 0, 1, 3),  # hidden by the experts
+            ("all-reduce.3", 0, 2, 6),
+            ("all-gather-start.1", 0, 5, 8),  # another axis, at once with the sum
+        ]
+    )
+    assert {row.name: (row.product_seconds, row.seconds) for row in profile.rows} == {
+        "experts": (5, 5),
+        "all-reduce (tensor)": (0, 5),
+        "all-gather (data)": (0, 3),
+    }
+    assert profile.communication_fraction == pytest.approx(0.7)  # 1 to 8
+    assert profile.host_seconds == 1
+    assert profile.idle_seconds == pytest.approx(1)  # 10 less 0 to 8 less the host's
+
+
+def test_devices_do_not_hide_each_other():
+    spans = [("add.2", 0, 0, 4), ("add.2", 1, 0, 4), ("all-reduce.3", 1, 2, 6)]
+    profile = summarise_spans(spans, num_devices=2, host_seconds=0.0)
+    assert {row.name: row.seconds for row in profile.rows} == {"attention": 4, "all-reduce (tensor)": 2}
+    assert profile.idle_seconds == pytest.approx(5)  # 4 seconds of one device, 6 of the other
+
+
+def test_the_host_is_told_only_where_the_device_had_nothing_to_do():
+    busy = summarise_spans([("add.2", 0, 0, 9.5)], host_seconds=3.0)
+    assert (busy.host_seconds, busy.idle_seconds) == (0.5, 0)
+    over = summarise_spans([("add.2", 0, 0, 11)], host_seconds=3.0)
+    assert (over.host_seconds, over.idle_seconds) == (0, 0)
 
 
 def test_a_profile_is_written_and_read(profile, tmp_path):

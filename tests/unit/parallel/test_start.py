@@ -136,3 +136,8 @@ def test_an_absent_coordinator_is_one_line():
     assert "Traceback" not in done.stderr
     assert done.returncode == 2, done.stderr
     assert "error: coordinator 127.0.0.1:9 did not answer within 1 s" in done.stderr
+
+
+def test_more_devices_than_a_process_can_emulate_are_refused():
+    with pytest.raises(UserError, match=r"mesh.devices = 1,048,576 over 2 process\(es\): at most 1,024 of them share"):
+        start_devices(2**20, num_processes=2)

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from maxtrain import coordinate_check
+from maxtrain.config import check_config
 from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError
-from maxtrain.train.coordinates import drifting, resize, sweep
+from maxtrain.train.coordinates import _short_run, drifting, resize, sweep
 
 
 def config(**model) -> Config:
@@ -69,8 +70,19 @@ def test_every_size_is_checked_before_the_first_is_trained(monkeypatch):
     monkeypatch.setattr("maxtrain.train.coordinates.measure", lambda *_: pytest.fail("trained"))
     with pytest.raises(UserError, match=r"--widths 40: model.num_heads"):
         sweep(config(), 1, 0.25, widths=(32, 40))
-    with pytest.raises(UserError, match=r"--widths 3200000: parameters, gradients and moments need .* use smaller"):
+    with pytest.raises(UserError, match=r"--widths 320000: parameters, gradients and moments need .* use smaller"):
+        sweep(config(), 1, 0.25, widths=(32, 320_000))
+    with pytest.raises(UserError, match=r"--widths 3200000: must be at most 1,048,576"):
         sweep(config(), 1, 0.25, widths=(32, 3_200_000))
+    with pytest.raises(UserError, match=r"--widths 1040000: model.d_ff would be 2,080,000, over 1,048,576"):
+        sweep(config(), 1, 0.25, widths=(32, 1_040_000))
+
+
+def test_windows_without_effect_in_the_short_rows_are_left_out():
+    for window, every, kept in ((4096, 2, (None, 0)), (16, 2, (16, 2)), (16, 4, (16, 0)), (64, 0, (None, 0))):
+        short = _short_run(config(num_layers=2, window=window, global_every=every), 1)
+        assert (short.model.window, short.model.global_every) == kept
+        assert check_config(short, 1) == []
 
 
 def test_what_drifts():
@@ -100,5 +112,8 @@ def test_the_command_prints_draws_and_judges(monkeypatch, root, tmp_path, capsys
     assert json.loads(capsys.readouterr().out)["flat"] is True
     with pytest.raises(UserError, match="give two sizes or more"):
         coordinate_check.main([words[0], "--widths", "64"])
+    for option, value in (("--steps", "0"), ("--steps", str(10**20)), ("--tolerance", "nan"), ("--tolerance", "0")):
+        with pytest.raises(UserError, match=f"{option} .*: must be"):
+            coordinate_check.main([*words, option, value])
     with pytest.raises(UserError, match="nothing to compare"):
         coordinate_check.main([words[0]])

@@ -228,10 +228,11 @@ def test_qk_clip_bounds_the_logits_of_the_next_step(make_config, make_batch):
     sections = {
         "batch": {"micro_batch": 4},
         "model": {"qk_norm": False},
-        "optimizer": {"qk_clip": threshold},
         "schedule": {"name": "constant", "lr": 1e-12, "warmup_frac": None},
     }
     config = make_config(**sections)
+    # Under the least that a config may say, as the logits of a new model are.
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"qk_clip": threshold})})
     parts = build_parts(config, plan_batches(config), num_domains=2)
     state, batch = parts.create_state(0), make_batch(num_micro=2)
 
