@@ -94,6 +94,19 @@ def test_ring_for_h100_has_the_kernels_of_cuda(compile_step, root):
     assert kernels["attention_dq"] == kernels["attention_dkv"] == 3  # the ring's own chunks, and its turns
 
 
+@needs_cuda
+def test_products_of_mxfp8_for_b200_are_cudnns(compile_step, root):
+    """Every product with weights and both its gradients; on Hopper, which has no such units, XLA widens them."""
+    kernels = {
+        device: compile_step(
+            *("--cuda", "1x1x4", "--target", root / f"tests/device/{device}.txtpb"), "precision.compute=mxfp8", *options
+        )["kernels"]
+        for device, options in {"b200": (), "h100": ("precision.emulate=true",)}.items()
+    }
+    assert kernels["b200"]["block_scaled_dot"] > 0
+    assert "block_scaled_dot" not in kernels["h100"]
+
+
 def test_100b_compiles_for_512_emulated_devices(compile_step, root):
     report = compile_step(
         "--emulated", 512, "mesh.devices=512", "mesh.data=2", config=root / "configs/production/moe_100b.yaml"
