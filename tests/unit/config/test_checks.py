@@ -85,10 +85,6 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         ),
         # optimizer
         (
-            ["optimizer.groups={routers: {lr_factor: 0.5}}"],
-            "optimizer.groups.routers = {'lr_factor': 0.5}: is no group of parameters; did you mean router?",
-        ),
-        (
             ["optimizer.groups={router: {lr_factor: 0.5}}"],
             "optimizer.groups.router = {'lr_factor': 0.5}: has no effect: the model has no experts (model.moe is null)",
         ),
