@@ -110,8 +110,8 @@ def _complete(
     if config.train.compilation_cache:
         enable_compilation_cache(user_cache_directory() / "compiled")
     precision = config.precision
-    if precision.compute == "float8":
-        # A scale taken from a prompt would make its tokens depend on each other.
+    if precision.is_eight_bit:
+        # A scale taken from a prompt would make its tokens depend on each other; that of blocks needs its device.
         precision = precision.model_copy(update={"compute": "bfloat16", "emulate": False})
     model = Model(
         config.model,

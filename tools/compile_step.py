@@ -25,6 +25,8 @@ KERNELS = (
     *("tgmm", "gmm", "splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"),
 )
 """Names of our kernels on CUDA, and of JAX's on TPU."""
+LIBRARIES = {"__cudnn$blockScaledDot": "block_scaled_dot"}
+"""Kernels of libraries that XLA calls, by the target of the call."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -69,6 +71,7 @@ def kernels_of(program: str) -> dict[str, int]:
         if 'custom_call_target="tpu_custom_call"' in line or 'custom_call_target="__gpu$xla.gpu.triton"' in line:
             names = [name for name in KERNELS if re.search(rf"\b{name}(_|\b)", line)]
             found[names[0] if names else "other"] += 1
+        found.update(name for target, name in LIBRARIES.items() if f'custom_call_target="{target}"' in line)
     return dict(found)
 
 

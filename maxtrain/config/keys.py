@@ -77,7 +77,7 @@ class Key:
     section: type[Section] | None
     """The section that lies under it, if it is no leaf."""
     choices: tuple[str, ...]
-    """The words it may be, where there is a fixed list."""
+    """The words it may be, where there is a fixed list; of an entry of a mapping, those that its name may be."""
 
 
 def _flat(metadata: tuple[Any, ...]) -> Iterator[Any]:
@@ -111,6 +111,12 @@ def _bound(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
+def _names(annotation: Any) -> tuple[str, ...]:
+    """The names that a mapping's entries may have, where there is a fixed list."""
+    named = get_origin(annotation) is dict and get_origin(get_args(annotation)[0]) is Literal
+    return tuple(map(str, get_args(get_args(annotation)[0]))) if named else ()
+
+
 def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """Say in words what a field of this type may hold."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -131,7 +137,8 @@ def describe(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if origin is dict:
         least = " with at least one name" if some else ""
         value = describe(arguments[1])
-        return f"a mapping of names to {'sections' if value == 'a section' else 'numbers'}{least}"
+        names = ", ".join(_names(annotation)) or "names"
+        return f"a mapping of {names} to {'sections' if value == 'a section' else 'numbers'}{least}"
     if annotation is NoneType:
         return "null"
     if annotation is int:
@@ -170,7 +177,7 @@ def _walk(section: type[Section], prefix: str) -> Iterator[Key]:
         if inner is not None:
             if below:
                 entry_doc = cleandoc(inner.__doc__ or "").splitlines()[0]
-                yield Key(path + below, "a section", entry_doc, False, None, inner, ())
+                yield Key(path + below, "a section", entry_doc, False, None, inner, _names(field.annotation))
             yield from _walk(inner, f"{path}{below}.")
         elif get_origin(field.annotation) is dict:
             value = describe(get_args(field.annotation)[1])

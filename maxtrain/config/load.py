@@ -71,6 +71,10 @@ def _wrong(path: str, value: Any, error: ErrorDetails, schema: type[Section]) ->
         return Violation(path, value, str(error["ctx"]["error"]), "correct the value")
     if error["type"] == "string_pattern_mismatch":
         return Violation(path, value, "a domain's name has letters, digits, `_` and `-` only", "rename it")
+    if key is not None and error["loc"][-1] == "[key]":
+        near = get_close_matches(path.rpartition(".")[2], key.choices, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]}?" if near else "rename it"
+        return Violation(path, value, f"its name should be one of {', '.join(key.choices)}", cure)
     if key is None:
         whole = find_key(path.rpartition(".")[0], schema)
         limit = f"is no entry of {whole.type_text}" if whole and whole.section is None else error["msg"].lower()

@@ -22,7 +22,7 @@ def _contract(
     gradient: int | None = None,
 ) -> jax.Array:
     if is_float8(compute_dtype):
-        return float8_contract(a, b, ((axes_a, axes_b), ((), ())), gradient)
+        return float8_contract(a, b, ((axes_a, axes_b), ((), ())), gradient, compute_dtype)
     return jax.lax.dot_general(
         a.astype(compute_dtype),
         b.astype(compute_dtype),
@@ -43,7 +43,7 @@ def project(x: jax.Array, weight: jax.Array, num_inputs: int, compute_dtype: jnp
         x: [..., inputs].
         weight: [inputs, outputs], float32.
         num_inputs: how many dimensions the inputs are.
-        compute_dtype: format of the operands; E4M3 means products of `kernels.float8`.
+        compute_dtype: format of the operands; E4M3 and E8M0 mean products of `kernels.float8`.
 
     Returns:
         [..., outputs], of x's dtype.

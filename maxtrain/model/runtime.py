@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from maxtrain.config.schema import BATCH_AXES, PrecisionConfig
 from maxtrain.model.kernels.float8 import E4M3
+from maxtrain.model.kernels.mxfp8 import E8M0
 from maxtrain.parallel.context import place_of
 from maxtrain.parallel.exchange import Exchange
 from maxtrain.parallel.rules import constrain, shard_gradient
@@ -52,9 +53,9 @@ class Runtime:
         sequence_parallel: bool = False,
     ) -> "Runtime":
         """From the config's section."""
-        low = precision.compute == "float8"
-        compute = jnp.dtype("bfloat16" if low else precision.compute)
-        linear = E4M3 if low else compute
+        eight_bit = {"float8": E4M3, "mxfp8": E8M0}
+        compute = jnp.dtype("bfloat16" if precision.compute in eight_bit else precision.compute)
+        linear = eight_bit.get(precision.compute, compute)
         activations = jnp.dtype(precision.activations)
         divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
         return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, divides, zero)

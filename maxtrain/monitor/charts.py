@@ -103,6 +103,14 @@ def _gradient_norm(axes: Axes, run: RunRecord) -> None:
     finish(axes, _TOKENS, "gradient norm")
 
 
+def _attention_logit(axes: Axes, run: RunRecord) -> None:
+    greatest = run.metrics.scalars["max_attention_logit"]
+    draw_series(axes, run.metrics.tokens, greatest, "greatest", {"color": TRAIN, "linestyle": "-"})
+    if run.config is not None and run.config.optimizer.qk_clip is not None:
+        axes.axhline(run.config.optimizer.qk_clip, color=BAD, linewidth=1, label="optimizer.qk_clip")
+    finish(axes, _TOKENS, "attention logit")
+
+
 def _throughput(axes: Axes, run: RunRecord) -> None:
     speed = run.metrics.scalars["tokens_per_second"]
     draw_series(axes, run.metrics.tokens, speed, "tokens / s", {"color": TRAIN, "linestyle": "-"})
@@ -238,6 +246,8 @@ def draw_charts(run: RunRecord) -> dict[str, str]:
     ]
     if any(score.bits_per_byte is not None for result in run.heldout for score in result.by_domain.values()):
         plain.append(("bits_per_byte", "Held-out bits per byte by domain", _bits_per_byte, _HALF))
+    if np.isfinite(run.metrics.scalars["max_attention_logit"]).any():
+        plain.append(("attention_logit", "Greatest attention logit", _attention_logit, _HALF))
     charts = {name: _chart(name, title, draw, run, width) for name, title, draw, width in plain}
     if run.metrics.by_layer["expert_load_max_over_mean"].shape[1]:
         charts["load_peak"] = _chart("load_peak", "Greatest expert load", _load_peak, run, _HALF)

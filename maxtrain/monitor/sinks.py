@@ -36,6 +36,7 @@ SCALARS: dict[str, str] = {
     "grad_norm": "optimizer/grad_norm",
     "update_norm": "optimizer/update_norm",
     "param_norm": "optimizer/param_norm",
+    "max_attention_logit": "optimizer/max_attention_logit",
     "updates": "optimizer/updates",
     "skips_in_a_row": "optimizer/skips_in_a_row",
     "tokens_seen": "data/tokens_seen",

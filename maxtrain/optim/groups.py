@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from maxtrain.config.schema import PARAMETER_GROUPS
+from maxtrain.config.schema import PARAMETER_GROUPS, ParameterGroup
 
 Axes = tuple[str | None, ...]
 
@@ -13,7 +13,11 @@ GROUPS = PARAMETER_GROUPS
 """The groups that norms are reported for and that learning rate, decay and Muon choose by."""
 
 
-def group_of(path: str, axes: Axes) -> str:
+_ROOTS: tuple[ParameterGroup, ...] = ("embedding", "output")
+_BY_AXIS: dict[str, ParameterGroup] = {"router": "router", "expert": "experts", "mlp": "feed_forward"}
+
+
+def group_of(path: str, axes: Axes) -> ParameterGroup:
     """Group of one parameter.
 
     Args:
@@ -21,9 +25,10 @@ def group_of(path: str, axes: Axes) -> str:
         axes: logical axes, one a dimension.
     """
     root, names = path.split("/", 1)[0], set(axes)
-    if root in ("embedding", "output"):
-        return root
-    for name, group in (("router", "router"), ("expert", "experts"), ("mlp", "feed_forward")):
+    for group in _ROOTS:
+        if root == group:
+            return group
+    for name, group in _BY_AXIS.items():
         if name in names:
             return group
     return "attention" if names & {"heads", "kv_heads"} else "norms"

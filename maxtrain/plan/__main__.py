@@ -1,4 +1,4 @@
-"""What a config amounts to: parameters, operations a token, steps; no devices, no JAX."""
+"""What a config amounts to: parameters, bytes of the state, operations a token, steps; no devices, no JAX."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.load import validate
 from maxtrain.config.merge import load_source
 from maxtrain.core.errors import run_command
-from maxtrain.plan import count_parameters, training_flops_per_token
+from maxtrain.plan import count_parameters, state_bytes, training_flops_per_token
 
 EPILOG = """\
 examples:
@@ -29,10 +29,10 @@ def plan_run(config: Config) -> dict[str, Any]:
     """All figures of a config that has passed its checks, as plain data.
 
     Returns:
-        parameters {total, active, components}, segments of the run with their operations a token, num_steps,
-        num_tokens, training_flops.
+        parameters {total, active, components}, state_bytes {parameters, moments, counters, total},
+        segments of the run with their operations a token, num_steps, num_tokens, training_flops.
     """
-    count, plan = count_parameters(config.model), plan_batches(config)
+    count, state, plan = count_parameters(config.model), state_bytes(config), plan_batches(config)
     segments: list[dict[str, Any]] = []
     for segment in plan.segments:
         flops = training_flops_per_token(config.model, segment.stage.sequence_length)
@@ -54,6 +54,7 @@ def plan_run(config: Config) -> dict[str, Any]:
             "active": count.active,
             "components": [vars(component) for component in count.components],
         },
+        "state_bytes": {**vars(state), "total": state.total},
         "segments": segments,
         "num_steps": plan.num_steps,
         "num_tokens": plan.num_tokens,
@@ -70,6 +71,8 @@ def format_plan(figures: dict[str, Any]) -> str:
         lines.append(f"{part['name']:<20}{part['total']:>22,}{part['active']:>22,}  {layers:>6}  {part['formula']}")
     share = parameters["active"] / parameters["total"]
     lines.append(f"{'sum':<20}{parameters['total']:>22,}{parameters['active']:>22,}  active {share:.2%}")
+    lines += ["", f"{'state':<20}{'bytes':>22}"]
+    lines += [f"{name:<20}{size:>22,}  {size / 2**30:>10.4g} GiB" for name, size in figures["state_bytes"].items()]
     lines += [
         "",
         f"{'stage':<16}{'steps':>12}{'rows':>8}{'sequence':>10}{'batch tokens':>15}{'tokens':>22}  GFLOPs a token",
@@ -91,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m maxtrain.plan",
-        description="Print a config's parameters by component, its training FLOPs a token (forward and backward, "
+        description="Print a config's parameters by component, the bytes of its state as all devices hold it together "
+        "(and a checkpoint too), its training FLOPs a token (forward and backward, "
         "causal attention over whole rows, recompute not counted) and its steps.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -20,7 +20,7 @@ from maxtrain.train.parts import Parts, build_parts
 _NOTES = {
     "parameters": "as they are stored",
     "moments": "the optimizer's state",
-    "gradients": "float32, the sum over microbatches",
+    "gradients": "float32, the sum over microbatches; of one alone, stored as its parameters",
     "activations": "kept for the backward pass of a microbatch, or of all in a pipeline",
     "logits": "of one chunk of the loss, at most",
     "batch": "rows and counters",
@@ -69,10 +69,9 @@ def measure_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable
     the rest: activations are what a compiled forward pass hands to the backward pass, and temporary is what the whole
     step's memory leaves after all others.
     """
-    table, jitted = _known(config, plan, parts), cast(Any, parts.train_step)
+    table, jitted = known_memory(config, plan, parts), cast(Any, parts.train_step)
     try:
-        segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
-        batch = abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
+        batch = _largest_batch(config, plan, parts)
         step = jitted.lower(parts.abstract_state, batch).compile().memory_analysis()
         kept = kept_activations(parts, batch, config.pipeline.microbatches)
     except jax.errors.JaxRuntimeError as error:
@@ -109,10 +108,13 @@ def memory_report(config: Config, plan: BatchPlan) -> str:
     return "\n".join([head, *(f"  {line}" for line in table.lines()), largest_cure(config, table, parts.mesh)])
 
 
-def _known(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
-    """What the parameter table and the config tell."""
+def known_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
+    """What the parameter table and the config tell, without compiling anything."""
     model, state = parts.model, parts.abstract_state
     gradients = model.shardings() if config.mesh.zero == 1 else model.update_shardings()
+    num_micro = _largest_batch(config, plan, parts)["tokens"].shape[0]
+    taken = 1 if model.pipeline is None else config.pipeline.microbatches or num_micro
+    one_pass = num_micro == taken  # without a sum, gradients stay in the format of their parameters
     length = max(stage.sequence_length for stage in plan.stages)
     logits = logits_at_once(
         config.batch.micro_batch * length // parts.mesh.shape["context"],
@@ -125,7 +127,9 @@ def _known(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
         moments=_bytes_on_a_device(state.opt_state),
         gradients=_bytes_on_a_device(
             jax.tree.map(
-                lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, np.float32, sharding=sharding),
+                lambda leaf, sharding: jax.ShapeDtypeStruct(
+                    leaf.shape, leaf.dtype if one_pass else np.float32, sharding=sharding
+                ),
                 state.params,
                 gradients,
             )
@@ -136,6 +140,12 @@ def _known(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
         temporary=None,
         capacity=_capacity(),
     )
+
+
+def _largest_batch(config: Config, plan: BatchPlan, parts: Parts) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of the longest rows, as many as there are at once."""
+    segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
+    return abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
 
 
 def _bytes_on_a_device(tree: Any) -> int:

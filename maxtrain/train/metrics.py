@@ -60,6 +60,7 @@ def make_line_builder(
         load = np.asarray(metrics["expert_load"], np.float64)
         return {
             **{name: float(metrics[name]) for name in _FLOATS},
+            "max_attention_logit": _logit(metrics, tokens),
             "step": int(metrics["step"]),
             "updates": int(metrics["updates"]),
             "tokens_seen": plan.tokens_at(step),
@@ -96,6 +97,11 @@ def make_line_builder(
         }
 
     return build
+
+
+def _logit(metrics: dict[str, Any], tokens: float) -> float | None:
+    """None where QK-clip measures none, or no token attends."""
+    return float(metrics["max_attention_logit"]) if "max_attention_logit" in metrics and tokens else None
 
 
 def _load_entropy(load: np.ndarray) -> list[float]:

@@ -30,7 +30,7 @@ def device_peak_tflops(stated: float | None, precision: PrecisionConfig) -> tupl
 
     Args:
         stated: the config's value, which wins.
-        precision: on a device that is not known, a square product in this format is measured (bfloat16 for float8,
+        precision: on a device that is not known, a square product in this format is measured (bfloat16 for eight bits,
             whose MFU is told against the bfloat16 peak on every device).
 
     Returns:
@@ -42,7 +42,7 @@ def device_peak_tflops(stated: float | None, precision: PrecisionConfig) -> tupl
     known = [name for name in _BF16_TFLOPS if name.lower() in device.device_kind.lower()]
     if known:
         return _BF16_TFLOPS[max(known, key=len)], "maker"
-    measured = "bfloat16" if precision.compute == "float8" else precision.compute
+    measured = "bfloat16" if precision.is_eight_bit else precision.compute
     return _measure(jnp.dtype(measured), len(jax.local_devices())), "measured"
 
 

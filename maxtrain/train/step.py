@@ -159,6 +159,7 @@ def make_train_step(
             "expert_load": aux.expert_load,
             "router_entropy": aux.router_entropy_sum / jnp.maximum(tokens, 1.0),
             "dropped_tokens": aux.dropped,
+            **_greatest_logit(aux.max_logits),
             **_by_domain(aux, batch["domain"].reshape(-1), num_domains),
         }
         return after, metrics
@@ -190,6 +191,12 @@ def _squares_by_group(grads: Any, groups: Any) -> Array:
     for leaf, group in zip(jax.tree.leaves(grads), jax.tree.leaves(groups), strict=True):
         sums[group] += jnp.sum(jnp.square(leaf.astype(jnp.float32)))
     return jnp.stack([sums[group] for group in GROUPS])
+
+
+def _greatest_logit(max_logits: Mapping[str, Array]) -> Metrics:
+    """Of all heads of all layers, where they were measured: for QK-clip."""
+    tops = [logits_LN.max() for logits_LN in max_logits.values()]
+    return {"max_attention_logit": jnp.stack(tops).max()} if tops else {}
 
 
 def _by_domain(aux: LossAux, domain_R: Array, num_domains: int) -> Metrics:

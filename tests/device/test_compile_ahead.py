@@ -42,6 +42,7 @@ schedule: {name: constant, lr: 1e-3}
 KERNELS_OF_TPU = {"gmm", "tgmm", "splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"}
 KERNELS_OF_CUDA = {"grouped_product", "grouped_outer", "attention_forward", "attention_dq", "attention_dkv"}
 RING = "mesh.expert=1", "mesh.context=2"
+LOCAL = "mesh.expert=1", "mesh.tensor=2"
 
 
 @pytest.fixture
@@ -92,6 +93,25 @@ def test_ring_for_h100_has_the_kernels_of_cuda(compile_step, root):
     kernels = compile_step("--cuda", "1x1x4", "--target", target, *RING)["kernels"]
     assert set(kernels) == KERNELS_OF_CUDA
     assert kernels["attention_dq"] == kernels["attention_dkv"] == 3  # the ring's own chunks, and its turns
+
+
+@needs_cuda
+@pytest.mark.parametrize("mesh", [(), LOCAL], ids=["expert", "tensor"])
+def test_products_of_mxfp8_for_b200_are_cudnns(compile_step, root, mesh):
+    target = root / "tests/device/b200.txtpb"
+    kernels = compile_step("--cuda", "1x1x4", "--target", target, "precision.compute=mxfp8", *mesh)["kernels"]
+    assert set(kernels) == {"block_scaled_dot", "attention_forward", "attention_dq", "attention_dkv"}
+    assert kernels["block_scaled_dot"] > 3 * (4 + 3)  # forward and two gradients of attention and a feed-forward
+
+
+@needs_cuda
+@pytest.mark.parametrize("compute", ["float8", "mxfp8"])
+def test_eight_bits_compile_for_h100(compile_step, root, compute):
+    """Experts that no axis divides take their portable form; XLA widens blocks, for which Hopper has no units."""
+    target = root / "tests/device/h100.txtpb"
+    options = f"precision.compute={compute}", "precision.emulate=true", *LOCAL
+    kernels = compile_step("--cuda", "1x1x4", "--target", target, *options)["kernels"]
+    assert set(kernels) == {"attention_forward", "attention_dq", "attention_dkv"}
 
 
 def test_100b_compiles_for_512_emulated_devices(compile_step, root):

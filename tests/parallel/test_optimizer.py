@@ -127,6 +127,8 @@ def test_qk_clip_in_a_pipeline_equals_one_device():
     staged = OnMesh(clipped({"pipeline": 2, "expert": 2}, 2, pipeline={"rounds": 2})).train(2)
     far = farthest(staged.params, one.params)
     assert far[1] < 1e-5, far
+    for a, b in zip(one.lines, staged.lines, strict=True):
+        assert relative(b["max_attention_logit"], a["max_attention_logit"]) < 1e-4
     free = OnMesh(parity_config({}, 2, model=model)).train(2)
     for kind in ("dense", "moe"):
         path = f"layers/{kind}/attention/query"

@@ -76,6 +76,7 @@ def line_of(
         "update_norm": 0.1,
         "param_norm": 30.0,
         "lr": float(3e-4 + 2.7e-3 * min(20 * done, 0.5 + 0.5 * np.cos(np.pi * done))),
+        "max_attention_logit": float(90.0 + 20.0 * np.exp(-6 * done)) if layers else None,
         "skipped": skipped,
         "skipped_target_tokens": 4000 * skipped,
         "skips_in_a_row": int(skipped),
@@ -163,8 +164,9 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_page_has_every_section(reported):
     _, page = reported
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Loss", "Optimization", "Speed", "Experts", "Data", "Samples", "Run"]
-    assert page.count("<svg ") == 11
+    assert page.count("<svg ") == 12
     assert "finished" in page
+    assert "<h3>Greatest attention logit</h3>" in page
     assert "4,321,920" in page
     assert "0.10.2" in page
 

@@ -21,15 +21,35 @@ class Backend(NamedTuple):
 def check_backend(config: Config, backend: Backend) -> Iterator[Violation]:
     """Options that these devices lack."""
     yield from _check_offload(config, backend)
-    if config.precision.compute == "float8" and not config.precision.emulate and not _has_float8(backend):
-        cure = "set bfloat16, or precision.emulate to true to round operands only, which is slow"
-        limit = f"{backend.device_kind} has no float8 units (NVIDIA from Ada and Hopper on, TPU7x)"
-        yield Violation("precision.compute", "float8", limit, cure)
+    yield from _check_eight_bit(config, backend)
+
+
+def _check_eight_bit(config: Config, backend: Backend) -> Iterator[Violation]:
+    compute = config.precision.compute
+    units = {
+        "float8": (_has_float8, "NVIDIA from Ada and Hopper on, TPU7x"),
+        "mxfp8": (_has_mxfp8, "NVIDIA from Blackwell on"),
+    }
+    if compute not in units or config.precision.emulate:
+        return
+    has, owners = units[compute]
+    if not has(backend):
+        other = "float8 or bfloat16" if compute == "mxfp8" and _has_float8(backend) else "bfloat16"
+        cure = f"set {other}, or precision.emulate to true to round operands only, which is slow"
+        yield Violation("precision.compute", compute, f"{backend.device_kind} has no {compute} units ({owners})", cure)
+
+
+def _is_cuda(backend: Backend, least: tuple[int, int]) -> bool:
+    return backend.compute_capability is not None and backend.compute_capability >= least
+
+
+def _has_mxfp8(backend: Backend) -> bool:
+    return _is_cuda(backend, (10, 0))
 
 
 def _has_float8(backend: Backend) -> bool:
     if backend.platform == "gpu":
-        return backend.compute_capability is not None and backend.compute_capability >= (8, 9)
+        return _is_cuda(backend, (8, 9))
     return backend.platform == "tpu" and backend.device_kind.lower().replace(" v", "").startswith("tpu7")
 
 

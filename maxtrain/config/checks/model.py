@@ -201,9 +201,9 @@ def check_model(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Vio
         yield Violation("model.num_mtp", model.num_mtp, "multi-token prediction is not available yet", "set 0")
     if model.dropout == 1:
         yield Violation("model.dropout", 1, "must be under 1, or nothing is left", "set 0.1, or 0 for none")
-    if config.precision.emulate and config.precision.compute != "float8":
+    if config.precision.emulate and not config.precision.is_eight_bit:
         limit = f"has no effect with precision.compute = {config.precision.compute}"
-        yield Violation("precision.emulate", True, limit, "set false, or precision.compute to float8")
+        yield Violation("precision.emulate", True, limit, "set false, or precision.compute to float8 or mxfp8")
     if moe is None:
         return
     yield from _check_routing(moe)

@@ -1,19 +1,18 @@
 """The optimizer: options that cannot act, and groups of parameters that the model does not have."""
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 
-from maxtrain.config.schema import PARAMETER_GROUPS, Config, ModelConfig, OptimizerConfig
+from maxtrain.config.schema import Config, ModelConfig, OptimizerConfig, ParameterGroup
 from maxtrain.config.violations import Violation
 
 
-def _absent_groups(model: ModelConfig) -> dict[str, str]:
+def _absent_groups(model: ModelConfig) -> dict[ParameterGroup, str]:
     """Groups without parameters, and why."""
-    absent = {}
+    absent: dict[ParameterGroup, str] = {}
     if model.tie_embeddings:
         absent["output"] = "the output projection is the embedding (model.tie_embeddings)"
     if model.moe is None:
-        absent |= dict.fromkeys(("experts", "router"), "the model has no experts (model.moe is null)")
+        absent["experts"] = absent["router"] = "the model has no experts (model.moe is null)"
     elif not model.moe.first_dense and not model.moe.num_shared:
         absent["feed_forward"] = "every feed-forward is of routed experts"
     return absent
@@ -22,13 +21,9 @@ def _absent_groups(model: ModelConfig) -> dict[str, str]:
 def _check_groups(config: Config) -> Iterator[Violation]:
     absent = _absent_groups(config.model)
     for name, group in config.optimizer.groups.items():
-        path = f"optimizer.groups.{name}"
-        if name not in PARAMETER_GROUPS:
-            near = get_close_matches(name, PARAMETER_GROUPS, n=1, cutoff=0.5)
-            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(PARAMETER_GROUPS)}"
-            yield Violation(path, group.model_dump(exclude_unset=True), "is no group of parameters", cure)
-        elif name in absent:
-            yield Violation(path, group.model_dump(exclude_unset=True), f"has no effect: {absent[name]}", "delete it")
+        if name in absent:
+            path, stated = f"optimizer.groups.{name}", group.model_dump(exclude_unset=True)
+            yield Violation(path, stated, f"has no effect: {absent[name]}", "delete it")
 
 
 def _check_storage(config: Config) -> Iterator[Violation]:
@@ -47,21 +42,16 @@ def _check_storage(config: Config) -> Iterator[Violation]:
 def _check_rates(config: Config) -> Iterator[Violation]:
     """What is multiplied by the learning rate stays in bounds together with it."""
     optimizer, lr = config.optimizer, config.schedule.lr
-    factors = {"": 1.0} | {f"groups.{name}.": group.lr_factor for name, group in optimizer.groups.items()}
-    decays = {"": optimizer.weight_decay} | {
-        f"groups.{name}.": optimizer.weight_decay if group.weight_decay is None else group.weight_decay
-        for name, group in optimizer.groups.items()
-    }
-    for section, factor in factors.items():
-        rate = lr * factor
+    groups = [(f"groups.{name}.", group.lr_factor, group.weight_decay) for name, group in optimizer.groups.items()]
+    for section, factor, own in [("", 1.0, None), *groups]:
+        rate, decay = lr * factor, optimizer.weight_decay if own is None else own
         if rate > _MOST_RATE:
             limit = f"times schedule.lr = {lr:g} is a learning rate of {rate:g}, over {_MOST_RATE:,}"
             yield Violation(f"optimizer.{section}lr_factor", factor, limit, f"set {_MOST_RATE / lr:g} or less")
-        elif rate * decays[section] > 1:
-            own = section and optimizer.groups[section.split(".")[1]].weight_decay is not None
+        elif rate * decay > 1:
             limit = f"times the learning rate {rate:g} is over 1: an update would turn every parameter's sign"
-            path = f"optimizer.{section if own else ''}weight_decay"
-            yield Violation(path, decays[section], limit, f"set {1 / rate:g} or less, or a lower schedule.lr")
+            path = f"optimizer.{'' if own is None else section}weight_decay"
+            yield Violation(path, decay, limit, f"set {1 / rate:g} or less, or a lower schedule.lr")
 
 
 _MOST_RATE = 1000

@@ -21,7 +21,14 @@ from maxtrain.config.schema.model import (
     RopeConfig,
     RopeScaling,
 )
-from maxtrain.config.schema.optim import PARAMETER_GROUPS, GroupConfig, GuardConfig, OptimizerConfig, ScheduleConfig
+from maxtrain.config.schema.optim import (
+    PARAMETER_GROUPS,
+    GroupConfig,
+    GuardConfig,
+    OptimizerConfig,
+    ParameterGroup,
+    ScheduleConfig,
+)
 from maxtrain.config.schema.run import (
     BATCH_AXES,
     MESH_AXES,
@@ -57,6 +64,7 @@ __all__ = [
     "ModelConfig",
     "MoeConfig",
     "OptimizerConfig",
+    "ParameterGroup",
     "ParametrizationConfig",
     "PipelineConfig",
     "PrecisionConfig",

@@ -179,13 +179,18 @@ class PrecisionConfig(Section):
 
     parameters: DType = "float32"
     """How the layers' matrices are stored, and a microbatch's gradients of them; see optimizer.stochastic_rounding."""
-    compute: Literal["float32", "bfloat16", "float8"] = "float32"
+    compute: Literal["float32", "bfloat16", "float8", "mxfp8"] = "float32"
     """Operands of matrix products, summed in float32. `float8`: products with weights of attention, feed-forwards and
-    experts (e4m3, gradients e5m2), all others bfloat16."""
+    experts (e4m3, gradients e5m2), all others bfloat16; `mxfp8`: the same products, e4m3 in blocks of 32."""
     emulate: bool = False
-    """Run float8 on devices without such units, by rounding operands: slow, for comparison."""
+    """Run float8 or mxfp8 on devices without such units, by rounding operands: slow, for comparison."""
     activations: DType = "float32"
     """The residual stream and what is kept for the backward pass."""
+
+    @property
+    def is_eight_bit(self) -> bool:
+        """Whether products with weights are in eight bits."""
+        return self.compute in ("float8", "mxfp8")
 
 
 class RematRange(Section):

@@ -1,6 +1,6 @@
 """Optimizer, schedule, and what happens to a bad step."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -21,7 +21,8 @@ from maxtrain.config.schema.types import (
 Beta = Annotated[float, BeforeValidator(as_float), Field(ge=0, le=0.999999)]
 """Under 1 by so much that float32 knows the difference to a few parts in a hundred."""
 
-PARAMETER_GROUPS = ("embedding", "attention", "feed_forward", "experts", "router", "norms", "output")
+ParameterGroup = Literal["embedding", "attention", "feed_forward", "experts", "router", "norms", "output"]
+PARAMETER_GROUPS: tuple[ParameterGroup, ...] = get_args(ParameterGroup)
 """Groups of parameters: norms of gradients are told by them, and optimizer.groups sets them apart.
 
 `feed_forward` holds dense layers and shared experts, `attention` its projections and gate.
@@ -63,8 +64,8 @@ class OptimizerConfig(Section):
     """Newton–Schulz iterations; only with `muon`."""
     qk_clip: Annotated[PositiveReal, Field(ge=1)] | None = None
     """Scale the queries and keys of a head whose attention logit exceeds this (MuonClip: 100); null for none."""
-    groups: dict[str, GroupConfig] = Field(default_factory=dict)
-    """By group: embedding, attention, feed_forward (shared experts too), experts, router, norms or output."""
+    groups: dict[ParameterGroup, GroupConfig] = Field(default_factory=dict)
+    """By group of parameters; feed_forward holds shared experts too."""
     mu_dtype: DType = "float32"
     """How the first moment, or Muon's momentum, is stored."""
     nu_dtype: DType = "float32"

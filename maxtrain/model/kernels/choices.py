@@ -42,6 +42,13 @@ def combine(rows_PD: Array, position_Nk: Array, weight_Nk: Array | None) -> Arra
     return total
 
 
+def weight_of(weight_Nk: Array, choice_P: Array) -> Array:
+    """The routing weight at each position; 0 where there is no choice."""
+    # Not by an appended 0: XLA (jax 0.10) fails to compile such a concatenation after a softmax for GPUs.
+    weight_P = jnp.take(weight_Nk.reshape(-1), choice_P, mode="clip")
+    return jnp.where(choice_P < weight_Nk.size, weight_P, 0)
+
+
 def rows_of(x_ND: Array, choice_C: Array, top_k: int) -> Array:
     """The rows that the choices belong to; zero where there is none, whatever lies there."""
     rows_CD = jnp.take(x_ND, choice_C // top_k, axis=0, mode="clip")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.float8 import float8_einsum, is_float8
+from maxtrain.model.kernels.float8 import float8_einsum, is_float8, name_of
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +22,12 @@ Implementation = Literal["auto", "reference"]
 def product(spec: str, a: Array, b: Array, compute_dtype: Any, *, gradient: int | None = None) -> Array:
     """Einsum of operands cast to compute_dtype, accumulated and returned in float32.
 
-    float32 operands are multiplied as float32 on every backend (accelerators would otherwise round them). E4M3 means
-    products of `float8`, where a gradient has a format of its own: `gradient` says which operand (0 or 1) is one.
+    float32 operands are multiplied as float32 on every backend (accelerators would otherwise round them). E4M3 and
+    E8M0 mean products of `float8`, where a gradient may have a format of its own: `gradient` says which operand (0 or
+    1) is one.
     """
     if is_float8(compute_dtype):
-        return float8_einsum(spec, a, b, gradient)
+        return float8_einsum(spec, a, b, gradient, compute_dtype)
     precision = lax.Precision.HIGHEST if jnp.dtype(compute_dtype) == jnp.float32 else None
     return jnp.einsum(
         spec,
@@ -69,7 +70,7 @@ def accelerated(what: str, compute_dtype: Any, **forms: Callable[..., Any]) -> d
     if jnp.dtype(compute_dtype) in (jnp.float32, jnp.bfloat16):
         return forms
     if compiled_for() & forms.keys():
-        _tell_portable(what, jnp.dtype(compute_dtype).name)
+        _tell_portable(what, name_of(compute_dtype))
     return {}
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.choices import Order, combine, rows_of, sort_by_expert
+from maxtrain.model.kernels.choices import Order, combine, rows_of, sort_by_expert, weight_of
 from maxtrain.model.kernels.common import Implementation, accelerated, activate, by_platform, product, to_dtype
 from maxtrain.model.kernels.feed_forward import (
     PreActivations,
@@ -203,7 +203,6 @@ def _backward_rows(
     top_k, width = weight_Nk.shape[1], x_ND.shape[1]
     blocks = lay_out(order, x_ND.shape[0], top_k, block_rows)
     num_positions = blocks.choice_P.size
-    weight_M = jnp.append(weight_Nk.reshape(-1), jnp.float32(0))
 
     def one_expert(
         buffers: tuple[Array, Array], item: tuple[Weights, Array, Array]
@@ -216,7 +215,7 @@ def _backward_rows(
             x_CD, dy_CD = rows_of(x_ND, choice_C, top_k), rows_of(dy_ND, choice_C, top_k)
             before = jax.tree.map(lambda rows_PF: _block_of(rows_PF, block, block_rows), kept)
             dx_CD, dheld, dweight_C = block_gradients(
-                x_CD, dy_CD, before, held, activation, compute_dtype, scale_C=weight_M[choice_C]
+                x_CD, dy_CD, before, held, activation, compute_dtype, scale_C=weight_of(weight_Nk, choice_C)
             )
             dx_PD, dweight_P = _with_block(dx_PD, dx_CD, block), _with_block(dweight_P, dweight_C, block)
             return dx_PD, dweight_P, jax.tree.map(jnp.add, total, dheld)

@@ -1,4 +1,4 @@
-"""Products of eight-bit operands (Micikevicius 2022), scaled to each operand's own maximum.
+"""Products of eight-bit operands (Micikevicius 2022), scaled to each operand's own maximum, or by blocks (`mxfp8`).
 
 Values and weights are e4m3, gradients e5m2; the scale of an operand is a float32 number taken from what is multiplied
 (current scaling): the whole tensor of a projection, a block of rows of one rank in feed-forwards and experts. Sums are
@@ -10,15 +10,22 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from maxtrain.model.kernels.mxfp8 import E8M0, mxfp8_contract
+
 E4M3 = jnp.dtype(jnp.float8_e4m3fn)
-"""Three bits of mantissa, up to 448: values and weights. As a compute dtype it means products of this module."""
+"""Three bits of mantissa, up to 448: values and weights. As a compute dtype it means products scaled by operand."""
 E5M2 = jnp.dtype(jnp.float8_e5m2)
 """Two bits of mantissa, up to 57,344: gradients."""
 
 
+def name_of(compute_dtype: Any) -> str:
+    """The format as people call it."""
+    return "mxfp8" if jnp.dtype(compute_dtype) == E8M0 else jnp.dtype(compute_dtype).name
+
+
 def is_float8(compute_dtype: Any) -> bool:
-    """Whether products are those of this module."""
-    return jnp.dtype(compute_dtype) == E4M3
+    """Whether products are those of this module: E4M3 scales them by operand, E8M0 by blocks."""
+    return jnp.dtype(compute_dtype) in (E4M3, E8M0)
 
 
 def storage_dtype(compute_dtype: Any) -> Any:
@@ -45,7 +52,9 @@ def quantize(x: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
     return jnp.clip(x / scale, -most, most).astype(dtype), scale
 
 
-def float8_contract(a: Array, b: Array, dimension_numbers: Any, gradient: int | None) -> Array:
+def float8_contract(
+    a: Array, b: Array, dimension_numbers: Any, gradient: int | None, compute_dtype: Any = E4M3
+) -> Array:
     """`lax.dot_general` of two tensors in eight bits, float32.
 
     Args:
@@ -54,14 +63,17 @@ def float8_contract(a: Array, b: Array, dimension_numbers: Any, gradient: int | 
         dimension_numbers: as of `lax.dot_general`.
         gradient: which operand (0 or 1) is a gradient; None for a product of the forward pass. Sums of gradients are
             kept at full precision where a device could shorten them.
+        compute_dtype: E4M3, or E8M0 for scales by blocks, which know no gradients.
     """
+    if jnp.dtype(compute_dtype) == E8M0:
+        return mxfp8_contract(a, b, dimension_numbers)
     (a8, a_scale), (b8, b_scale) = (quantize(x, E5M2 if gradient == place else E4M3) for place, x in enumerate((a, b)))
     precision = lax.Precision.DEFAULT if gradient is None else lax.Precision.HIGHEST
     out = lax.dot_general(a8, b8, dimension_numbers, precision=precision, preferred_element_type=jnp.float32)
     return out * (a_scale * b_scale)
 
 
-def float8_einsum(spec: str, a: Array, b: Array, gradient: int | None) -> Array:
+def float8_einsum(spec: str, a: Array, b: Array, gradient: int | None, compute_dtype: Any = E4M3) -> Array:
     """The same for a product of two tensors in einsum's notation, of labels that stand once in each operand."""
     inputs, output = spec.split("->")
     left, right = inputs.split(",")
@@ -72,4 +84,5 @@ def float8_einsum(spec: str, a: Array, b: Array, gradient: int | None) -> Array:
         (tuple(map(left.index, batch)), tuple(map(right.index, batch))),
     )
     labels = [*batch, *(x for x in left if x not in right), *(x for x in right if x not in left)]
-    return jnp.transpose(float8_contract(a, b, numbers, gradient), [labels.index(label) for label in output])
+    out = float8_contract(a, b, numbers, gradient, compute_dtype)
+    return jnp.transpose(out, [labels.index(label) for label in output])

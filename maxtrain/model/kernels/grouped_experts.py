@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from maxtrain.model.kernels.choices import Order, combine, rows_of
+from maxtrain.model.kernels.choices import Order, combine, rows_of, weight_of
 from maxtrain.model.kernels.common import activate, to_dtype
 from maxtrain.model.kernels.feed_forward import PreActivations, Weights
 from maxtrain.model.kernels.grouped_matmul import Form, grouped_matmul
@@ -103,10 +103,3 @@ def backward_grouped(
     dx_PD, dgate, dup = pull_inward(dbefore)
     dweight_Nk = jnp.where(position_Nk < num_positions, jnp.take(dweight_P, position_Nk, mode="clip"), 0.0)
     return combine(dx_PD, position_Nk, None).astype(x_ND.dtype), dweight_Nk, (dgate, dup, ddown)
-
-
-def weight_of(weight_Nk: Array, choice_P: Array) -> Array:
-    """The routing weight at each position; 0 where there is no choice."""
-    # Not by an appended 0: XLA (jax 0.10) fails to compile such a concatenation after a softmax for GPUs.
-    weight_P = jnp.take(weight_Nk.reshape(-1), choice_P, mode="clip")
-    return jnp.where(choice_P < weight_Nk.size, weight_P, 0)

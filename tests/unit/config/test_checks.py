@@ -85,10 +85,6 @@ def test_the_small_config_is_sound(make: MakeConfig) -> None:
         ),
         # optimizer
         (
-            ["optimizer.groups={routers: {lr_factor: 0.5}}"],
-            "optimizer.groups.routers = {'lr_factor': 0.5}: is no group of parameters; did you mean router?",
-        ),
-        (
             ["optimizer.groups={router: {lr_factor: 0.5}}"],
             "optimizer.groups.router = {'lr_factor': 0.5}: has no effect: the model has no experts (model.moe is null)",
         ),
@@ -659,3 +655,30 @@ def test_float8_is_refused_where_devices_lack_it_unless_emulated(
     for violation in violations:
         assert f"precision.compute = float8: {backend.device_kind} has no float8 units" in str(violation)
         assert violation.cure.startswith("set bfloat16, or precision.emulate to true")
+
+
+@pytest.mark.parametrize(
+    ("backend", "cure"),
+    [
+        (Backend("cpu", "cpu"), "set bfloat16"),
+        (Backend("gpu", "NVIDIA A100-SXM4-80GB", (8, 0)), "set bfloat16"),
+        (Backend("gpu", "NVIDIA H200", (9, 0)), "set float8 or bfloat16"),
+        (Backend("gpu", "AMD Instinct MI355X"), "set bfloat16"),
+        (Backend("tpu", "TPU7x"), "set float8 or bfloat16"),
+        (Backend("gpu", "NVIDIA B200", (10, 0)), None),
+        (Backend("gpu", "NVIDIA GeForce RTX 5090", (12, 0)), None),
+    ],
+)
+def test_mxfp8_is_refused_where_devices_lack_it_unless_emulated(
+    make: MakeConfig, backend: Backend, cure: str | None
+) -> None:
+    violations = check_config(make("precision.compute=mxfp8"), 1, backend)
+    assert check_config(make("precision.compute=mxfp8", "precision.emulate=true"), 1, backend) == []
+    assert [str(violation) for violation in violations] == (
+        []
+        if cure is None
+        else [
+            f"precision.compute = mxfp8: {backend.device_kind} has no mxfp8 units (NVIDIA from Blackwell on); "
+            f"{cure}, or precision.emulate to true to round operands only, which is slow"
+        ]
+    )

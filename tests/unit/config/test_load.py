@@ -51,6 +51,17 @@ MakeConfig = Callable[..., Config]
         ("model=4", "model = 4: should be a section; give its keys"),
         ("optimizer=null", "optimizer = null: should be a section; give its keys, or delete the line"),
         ("model.moe=8", "model.moe = 8: should be a section or null"),
+        (
+            "optimizer.groups={routers: {lr_factor: 0.5}}",
+            "optimizer.groups.routers = {'lr_factor': 0.5}: its name should be one of embedding, attention, "
+            "feed_forward, experts, router, norms, output; did you mean router?",
+        ),
+        ("optimizer.groups={zebra: {}}", "feed_forward, experts, router, norms, output; rename it"),
+        ("optimizer.groups={router: 1}", "optimizer.groups.router = 1: should be a section; give its keys"),
+        (
+            "optimizer.groups=1",
+            "optimizer.groups = 1: should be a mapping of embedding, attention, feed_forward, experts",
+        ),
         ("data.mixture={}", "data.mixture = {}: should be a mapping of names to sections with at least one name"),
         ("data.mixture=[a]", "data.mixture = ['a']: should be a mapping of names to sections"),
         ("data.mixture.a b.weight=1", "data.mixture.a b = {'weight': 1}: a domain's name has letters"),

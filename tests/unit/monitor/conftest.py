@@ -28,6 +28,7 @@ def make_line(step: int, **changes: Any) -> dict[str, Any]:
         "update_norm": 0.1,
         "param_norm": 30.0,
         "lr": 3e-4,
+        "max_attention_logit": None,
         "skipped": False,
         "skipped_target_tokens": 0,
         "skips_in_a_row": 0,

@@ -30,6 +30,7 @@ NAMES = [
     "update_norm",
     "param_norm",
     "lr",
+    "max_attention_logit",
     "skipped",
     "skipped_target_tokens",
     "skips_in_a_row",

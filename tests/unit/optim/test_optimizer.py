@@ -7,7 +7,7 @@ import optax.contrib
 import pytest
 
 from maxtrain.config.parametrization import Multipliers
-from maxtrain.config.schema import GroupConfig, OptimizerConfig
+from maxtrain.config.schema import GroupConfig, OptimizerConfig, ParameterGroup
 from maxtrain.optim import group_of, make_optimizer
 
 AXES = {
@@ -157,7 +157,7 @@ def test_muon_equals_its_formula_matrix_by_matrix(params, grads, path, matrix):
 
 def test_groups_have_their_rate_and_decay(params, grads):
     """`router` at half the rate; `norms` decay, though they are exempt by default; `experts` are frozen."""
-    groups = {
+    groups: dict[ParameterGroup, GroupConfig] = {
         "router": GroupConfig(lr_factor=0.5),
         "norms": GroupConfig(weight_decay=0.3),
         "experts": GroupConfig(lr_factor=0.0),

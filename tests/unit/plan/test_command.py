@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from maxtrain.config import load_config
-from maxtrain.plan import count_parameters, training_flops_per_token
+from maxtrain.plan import count_parameters, state_bytes, training_flops_per_token
 from maxtrain.plan.__main__ import main, plan_run
 
 FIRST = "configs/learning/first.yaml"
@@ -21,6 +21,8 @@ def test_the_figures_are_those_of_the_config(root: Path, capsys: pytest.CaptureF
     assert figures["num_tokens"] == config.train.total_tokens
     flops = training_flops_per_token(config.model, config.data.sequence_length).total
     assert figures["training_flops"] == flops * config.train.total_tokens
+    state = state_bytes(config)
+    assert figures["state_bytes"] == {**vars(state), "total": state.parameters + state.moments + state.counters}
 
 
 def test_the_tables_name_every_component_and_sum(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +34,7 @@ def test_the_tables_name_every_component_and_sum(root: Path, capsys: pytest.Capt
         assert f"{part['total']:,}" in out
     assert f"{figures['parameters']['active']:,}" in out
     assert f"{figures['num_steps']:,}" in out
+    assert all(f"{name:<20}{size:>22,}" in out for name, size in figures["state_bytes"].items())
 
 
 def test_stages_have_their_own_lines(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from maxtrain.train.memory import (
     MemoryTable,
     OutOfMemoryError,
     kept_activations,
+    known_memory,
     largest_cure,
     measure_memory,
     out_of_memory_explained,
@@ -55,6 +56,29 @@ def test_the_table_accounts_for_the_compiled_step(measured):
     assert [line.split()[0] for line in table.lines()] == [
         "parameters", "moments", "gradients", "activations", "logits", "batch", "temporary", "total"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("micro_batch", [4, 8])
+def test_the_table_knows_what_is_stored_in_bfloat16(make_config, micro_batch):
+    low = {"mu_dtype": "bfloat16", "nu_dtype": "bfloat16", "stochastic_rounding": True}
+    config = make_config(
+        batch={"micro_batch": micro_batch},
+        precision={"parameters": "bfloat16"},
+        optimizer=low,
+        remat={"policy": "full"},
+    )
+    plan = plan_batches(config)
+    parts = build_parts(config, plan, 2)
+    table, size = known_memory(config, plan, parts), sum(spec.size for spec in parts.model.table)
+
+    def stored(tree):
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    state = jax.eval_shape(parts.new_state, jax.random.key(0))
+    assert (table.parameters, table.moments) == (stored(state.params), stored(state.opt_state))
+    assert table.moments == 4 * size + 4
+    assert 2 * size < table.parameters < 4 * size
+    assert table.gradients == (4 * size if micro_batch == 4 else table.parameters)
 
 
 def test_recomputation_keeps_less(measured):

@@ -13,7 +13,9 @@ from maxtrain.checkpoint import CheckpointStore
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import OptimizerConfig
 from maxtrain.core.trees import leaf_paths
+from maxtrain.monitor.schema import check_line
 from maxtrain.optim import make_optimizer
+from maxtrain.train.metrics import make_line_builder
 from maxtrain.train.parts import build_parts
 from maxtrain.train.state import abstract_state, dropout_keys, from_saved, to_saved
 from maxtrain.train.step import batch_gradients
@@ -242,12 +244,38 @@ def test_qk_clip_bounds_the_logits_of_the_next_step(make_config, make_batch):
         return parts.model.loss(state.params, part, expert_bias=state.expert_bias)[1].max_logits["moe"]
 
     before = np.maximum(top(state, 0), top(state, 1))
-    state, _ = parts.train_step(state, batch)
+    state, metrics = parts.train_step(state, batch)
     after = np.maximum(top(state, 0), top(state, 1))
     assert (before > 2 * threshold).any()
+    assert float(metrics["max_attention_logit"]) == pytest.approx(before.max(), rel=1e-6)
     # The residual stream of the second layer moves with the first: attention is its small part here.
     np.testing.assert_allclose(after[0], np.minimum(before[0], threshold), rtol=1e-3)
     np.testing.assert_allclose(after[1], np.minimum(before[1], threshold), rtol=0.05)
+
+
+def test_a_line_has_the_greatest_logit_where_it_was_measured(parts_of, make_batch):
+    config, parts = parts_of("plain")
+    build = make_line_builder(
+        plan_batches(config),
+        domains=["a", "b"],
+        groups=["attention"],
+        epochs=lambda step: {},
+        flops_per_token=lambda length: 1.0,
+        peak_flops=0.0,
+        num_devices=1,
+    )
+    seconds = dict.fromkeys(("step", "data_wait", "device", "host", "save_stall"), 1.0)
+    _, metrics = parts.train_step(parts.create_state(0), make_batch())
+    metrics = jax.device_get(metrics)
+    for changes, expected in (
+        ({}, None),
+        ({"max_attention_logit": np.float32(2.5)}, 2.5),
+        ({"max_attention_logit": np.float32(np.inf)}, np.inf),
+        ({"max_attention_logit": np.float32(-1e30), "tokens": np.float32(0)}, None),
+    ):
+        line = build(1, metrics | changes, seconds)
+        assert line["max_attention_logit"] == expected
+        check_line({"attempt": 1, "time": "", **line})
 
 
 def test_muon_is_saved_by_parameter(make_config):

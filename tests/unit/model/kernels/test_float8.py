@@ -93,8 +93,9 @@ def results():
     }
     params = Model(config).init(jax.random.key(0))
     found = {}
-    for compute in ("float32", "float8"):
-        model = Model(config, precision=PrecisionConfig(compute=compute, emulate=compute == "float8"))
+    for compute in ("float32", "bfloat16", "mxfp8", "float8"):
+        precision = PrecisionConfig(compute=compute)
+        model = Model(config, precision=precision.model_copy(update={"emulate": precision.is_eight_bit}))
         run = jax.jit(
             jax.value_and_grad(lambda p, model=model: model.loss(p, batch, expert_bias=model.expert_bias())[0])
         )
@@ -102,9 +103,10 @@ def results():
     return found, dot_operands(jax.make_jaxpr(run)(params).jaxpr, [])
 
 
-def test_a_models_loss_and_gradients_are_near_those_of_float32(results):
+@pytest.mark.parametrize(("low", "high"), [("float8", "float32"), ("mxfp8", "float32"), ("mxfp8", "bfloat16")])
+def test_a_models_loss_and_gradients_are_near_those_of_wider_formats(results, low, high):
     """Eight bits round by 2⁻⁴ (e5m2: 2⁻³) at most: the loss moves little, gradients by some per cent of their norm."""
-    (loss, grads), (low_loss, low_grads) = results[0]["float32"], results[0]["float8"]
+    (loss, grads), (low_loss, low_grads) = results[0][high], results[0][low]
     assert 0 < abs(low_loss - loss) < 2e-3 * loss
     distances = {
         jax.tree_util.keystr(path): float(np.linalg.norm(low - high) / np.linalg.norm(high))
