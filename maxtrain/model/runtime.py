@@ -33,6 +33,8 @@ class Runtime:
     """How rows meet experts of other ranks."""
     max_logits: bool = False
     """Whether attention also tells every head's greatest logit."""
+    tells_experts: bool = False
+    """Whether a layer with experts also tells which ones every token chose."""
     sequence_parallel: bool = False
     """Whether `tensor` divides the residual stream too, along the sequence."""
 
@@ -48,6 +50,7 @@ class Runtime:
         exchange: Exchange,
         *,
         max_logits: bool = False,
+        tells_experts: bool = False,
         zero: int = 3,
         sequence_parallel: bool = False,
     ) -> "Runtime":
@@ -57,7 +60,9 @@ class Runtime:
         linear = E4M3 if low else compute
         activations = jnp.dtype(precision.activations)
         divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
-        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, divides, zero)
+        return cls(
+            compute, linear, activations, implementation, mesh, exchange, max_logits, tells_experts, divides, zero
+        )
 
     @property
     def num_context(self) -> int:
