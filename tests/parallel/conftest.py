@@ -120,7 +120,8 @@ class OnMesh:
 
     def batch(self, seed: int, **more: np.ndarray):
         """A batch on the mesh, with more arrays of [R, T, ...] in it, or others in place of its own."""
-        return self._feeder.place(parity_batch(seed) | more, ROWS)
+        own = self._feeder.select(ROWS)
+        return self._feeder.place({name: rows[own] for name, rows in (parity_batch(seed) | more).items()}, ROWS)
 
     @functools.cached_property
     def step(self):
