@@ -138,7 +138,7 @@ class Model:
 
     def _variant(self, **changes: Any) -> "Model":
         """A model of the same parameters with other arguments; it measures no attention logits."""
-        arguments = {
+        arguments: dict[str, Any] = {
             "config": self.config,
             "precision": self._precision,
             "remat": self._remat,
@@ -273,7 +273,9 @@ class Model:
             return teller.chosen_experts(params, batch, expert_bias=expert_bias, row_keys=row_keys)
         keys = row_keys if self.config.dropout else None
         _, found = self._run(params, batch, keys, expert_bias)
-        experts_BTLk = jnp.moveaxis(found["moe"].experts_BTk, 0, -2)
+        experts_LBTk = found["moe"].experts_BTk
+        assert experts_LBTk is not None
+        experts_BTLk = jnp.moveaxis(experts_LBTk, 0, -2)
         return self.runtime.constrain(experts_BTLk, *(None,) * (experts_BTLk.ndim - 4), "batch", "sequence", None, None)
 
     def _run(

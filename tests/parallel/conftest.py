@@ -1,7 +1,7 @@
 """The same small model on one device and on meshes of the eight emulated ones."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -126,7 +126,7 @@ class OnMesh:
     @functools.cached_property
     def step(self):
         """The compiled step."""
-        return self.parts.train_step.lower(self.parts.abstract_state, self.batch(0)).compile()
+        return cast(Any, self.parts.train_step).lower(self.parts.abstract_state, self.batch(0)).compile()
 
     def train(self, num_steps: int) -> "Trained":
         """Train and bring everything to the host."""
@@ -134,7 +134,8 @@ class OnMesh:
 
     def run(self, step, batches) -> "Trained":
         """The same with a step and batches of one's own."""
-        state, lines, gradient = self.parts.create_state(self._seed), [], {}
+        state, lines = self.parts.create_state(self._seed), []
+        gradient: dict[str, np.ndarray] = {}
         for batch in batches:
             state, metrics = settle(step(state, batch))
             lines.append(jax.device_get(metrics))

@@ -9,6 +9,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def train(mesh: dict[str, int], output: Path, coordinator: str = "", index: int 
     ProcessGroup(PATIENCE_SECONDS, "finishing").agree(None)
 
 
-def together(parts: list[dict]) -> dict[str, np.ndarray]:
+def together(parts: Sequence[dict]) -> dict[str, np.ndarray]:
     """Whole leaves from what each process held of them."""
     whole = {}
     for name, (shape, _) in parts[0].items():
