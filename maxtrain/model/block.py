@@ -36,6 +36,14 @@ class Shared(NamedTuple):
     """Loss weights; None in inference."""
     row_keys_B: jax.Array | None
     """Dropout keys; None for no dropout."""
+    experts_BTLk: jax.Array | None = None
+    """int32 experts to use in each MoE layer; None for those that its router chooses."""
+
+    def experts_of(self, place: jax.Array) -> jax.Array | None:
+        """The experts given for one of the MoE layers, [B, T, k], or None."""
+        if self.experts_BTLk is None:
+            return None
+        return jax.lax.dynamic_index_in_dim(self.experts_BTLk, place, axis=2, keepdims=False)
 
     def only_if(self, works: jax.Array) -> "Shared":
         """The same, or where a layer has no work nothing but padding: no expert runs and no statistics are counted."""
@@ -63,13 +71,19 @@ class LayerStats(NamedTuple):
     """Sums; None without experts."""
     max_logit_N: jax.Array | None
     """Greatest attention logit of every query head; None where it is not measured."""
+    experts_BTk: jax.Array | None
+    """int32 experts of every token, -1 for padding; None where the runtime does not ask for them."""
 
 
 def combine_microbatches(stats: LayerStats, axis: int) -> LayerStats:
-    """Statistics of several microbatches as those of one, over an axis of their leaves."""
+    """Statistics of several microbatches as those of one, over an axis of their leaves.
+
+    Experts keep theirs, as [..., M, B, T, k].
+    """
     return LayerStats(
         jax.tree.map(lambda leaf: leaf.sum(axis), stats.router),
         jax.tree.map(lambda leaf: leaf.max(axis), stats.max_logit_N),
+        jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, -4), stats.experts_BTk),
     )
 
 
@@ -101,8 +115,8 @@ class Block(nnx.Module):
         y_BTD, max_logit_N = self.attention(normed_BTD, shared.segment_ids_BT, shared.rotation, window)
         y_BTD = checkpoint_name(y_BTD, "attention_output")
         x_BTD = self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT)
-        x_BTD, router = self._feed_forward(x_BTD, shared, layer)
-        return x_BTD, LayerStats(router, max_logit_N)
+        x_BTD, router, experts_BTk = self._feed_forward(x_BTD, shared, layer)
+        return x_BTD, LayerStats(router, max_logit_N, experts_BTk if self.runtime.tells_experts else None)
 
     def decode(
         self,
@@ -116,18 +130,23 @@ class Block(nnx.Module):
         """The same with attention to a cache."""
         normed_BTD = self.attention_norm(x_BTD).astype(x_BTD.dtype)
         y_BTD, cache = self.attention.decode(normed_BTD, positions_BT, shared.rotation, window, cache)
-        x_BTD, _ = self._feed_forward(self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT), shared, layer)
+        x_BTD, _, _ = self._feed_forward(self._add(x_BTD, y_BTD, shared, layer, _ATTENTION_DROPOUT), shared, layer)
         return x_BTD, cache
 
-    def _feed_forward(self, x_BTD: jax.Array, shared: Shared, layer: Layer) -> tuple[jax.Array, RouterStats | None]:
+    def _feed_forward(
+        self, x_BTD: jax.Array, shared: Shared, layer: Layer
+    ) -> tuple[jax.Array, RouterStats | None, jax.Array | None]:
         normed_BTD = self.feed_forward_norm(x_BTD)
-        stats = None
+        stats = experts_BTk = None
         if isinstance(self.feed_forward, MixtureOfExperts):
-            y_BTD, stats = self.feed_forward(normed_BTD, layer.expert_bias_E, shared.valid_BT, shared.weight_BT)
+            given_BTk = shared.experts_of(layer.number - self.feed_forward.config.first_dense)
+            y_BTD, stats, experts_BTk = self.feed_forward(
+                normed_BTD, layer.expert_bias_E, shared.valid_BT, shared.weight_BT, given_BTk
+            )
         else:
             y_BTD = self.feed_forward(normed_BTD.astype(x_BTD.dtype))
         y_BTD = checkpoint_name(y_BTD, "feed_forward_output")
-        return self._add(x_BTD, y_BTD, shared, layer, _FEED_FORWARD_DROPOUT), stats
+        return self._add(x_BTD, y_BTD, shared, layer, _FEED_FORWARD_DROPOUT), stats, experts_BTk
 
     def _add(self, x_BTD: jax.Array, y_BTD: jax.Array, shared: Shared, layer: Layer, purpose: int) -> jax.Array:
         if self.dropout and shared.row_keys_B is not None:

@@ -58,6 +58,7 @@ class Model:
         mesh: where it runs; None for one device.
         pipeline: how the layers are cut where the mesh has stages.
         max_logits: measure the greatest attention logit of every head in `loss`.
+        tells_experts: layers tell the chosen experts, for `chosen_experts`.
         layout: what the mesh divides beyond its axes' sizes, and how rows meet experts; None for the defaults.
 
     Raises:
@@ -75,6 +76,7 @@ class Model:
         mesh: Mesh | None = None,
         pipeline: PipelineConfig | None = None,
         max_logits: bool = False,
+        tells_experts: bool = False,
         layout: MeshConfig | None = None,
     ) -> None:
         if config.attention != "gqa":
@@ -94,6 +96,7 @@ class Model:
             mesh,
             exchange,
             max_logits=max_logits,
+            tells_experts=tells_experts,
             zero=self._layout.zero,
             sequence_parallel=self._layout.sequence_parallel,
         )
@@ -131,16 +134,21 @@ class Model:
         if moe is None or (moe.capacity_factor is None and self._layout.exchange_overflow == "replay"):
             return self
         config = self.config.model_copy(update={"moe": moe.model_copy(update={"capacity_factor": None})})
-        return Model(
-            config,
-            precision=self._precision,
-            remat=self._remat,
-            scan_unroll=self._unroll,
-            kernels=self.runtime.implementation,
-            mesh=self.mesh,
-            pipeline=self._pipeline_config,
-            layout=self._layout.model_copy(update={"exchange_overflow": "replay"}),
-        )
+        return self._variant(config=config, layout=self._layout.model_copy(update={"exchange_overflow": "replay"}))
+
+    def _variant(self, **changes: Any) -> "Model":
+        """A model of the same parameters with other arguments; it measures no attention logits."""
+        arguments: dict[str, Any] = {
+            "config": self.config,
+            "precision": self._precision,
+            "remat": self._remat,
+            "scan_unroll": self._unroll,
+            "kernels": self.runtime.implementation,
+            "mesh": self.mesh,
+            "pipeline": self._pipeline_config,
+            "layout": self._layout,
+        }
+        return Model(**arguments | changes)
 
     def unflatten(self, leaves: Mapping[str, Any]) -> Params:
         """Nested dicts from one leaf for each path of the table."""
@@ -213,7 +221,9 @@ class Model:
             params: parameters.
             batch: `tokens`, `targets`, `segment_ids` (0 = padding), `positions` (int32) and `weights` (float32), all
                 [B, T], in ring order where the mesh has a context axis; on a mesh with pipeline stages M microbatches
-                at once, [M, B, T], M a multiple of the stages.
+                at once, [M, B, T], M a multiple of the stages. `experts` (int32 [B, T, MoE layers, k] or [M, B, T,
+                MoE layers, k]), where given, replays a routing: no router chooses, and the weights are those of its
+                logits at these experts.
             expert_bias: [MoE layers, E].
             row_keys: typed keys [B] or [M, B] for dropout; None for none.
 
@@ -225,25 +235,71 @@ class Model:
         weights_BT = batch["weights"].astype(jnp.float32)
         batch = {**batch, "weights": weights_BT}
         keys = row_keys if config.dropout else None
+        x, found = self._run(params, batch, keys, expert_bias)
         if self.pipeline is None:
-            shared = self._share(batch, keys)
-            x_BTD, found = self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
-            total, nll_BT, z_BT = self._score(params, x_BTD, batch)
+            total, nll_BT, z_BT = self._score(params, x, batch)
         else:
-            x_MBTD, found = self._run_stages(self.pipeline, params, batch, keys, expert_bias)
-            totals, nll_BT, z_BT = self.pipeline.over_microbatches(
-                lambda part: self._score(params, *part), (x_MBTD, batch)
-            )
+            totals, nll_BT, z_BT = self.pipeline.over_microbatches(lambda part: self._score(params, *part), (x, batch))
             total = totals.sum()
         return add_up(config, total, (weights_BT, nll_BT, z_BT), found)
 
+    def chosen_experts(
+        self,
+        params: Params,
+        batch: Mapping[str, jax.Array],
+        *,
+        expert_bias: jax.Array,
+        row_keys: jax.Array | None = None,
+    ) -> jax.Array:
+        """The experts that the tokens of a batch choose: as its `experts` they make `loss` repeat the choice.
+
+        Args:
+            params: parameters.
+            batch: as of `loss`.
+            expert_bias: [MoE layers, E].
+            row_keys: as of `loss`.
+
+        Returns:
+            int32 [B, T, MoE layers, k], with pipeline stages [M, B, T, MoE layers, k], laid out as the batch; -1 for
+            padding. Capacity is not applied: it is to what is replayed.
+
+        Raises:
+            ValueError: the model has no experts.
+        """
+        if "moe" not in self.layers_of:
+            raise ValueError("model.moe: without experts there is no choice to tell")
+        if not self.runtime.tells_experts:
+            teller = self._variant(tells_experts=True)
+            return teller.chosen_experts(params, batch, expert_bias=expert_bias, row_keys=row_keys)
+        keys = row_keys if self.config.dropout else None
+        _, found = self._run(params, batch, keys, expert_bias)
+        experts_LBTk = found["moe"].experts_BTk
+        assert experts_LBTk is not None
+        experts_BTLk = jnp.moveaxis(experts_LBTk, 0, -2)
+        return self.runtime.constrain(experts_BTLk, *(None,) * (experts_BTLk.ndim - 4), "batch", "sequence", None, None)
+
+    def _run(
+        self, params: Params, batch: Mapping[str, jax.Array], row_keys: jax.Array | None, expert_bias: jax.Array
+    ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
+        """The residual stream of a batch as `loss` takes it, after all layers, and what they tell."""
+        if self.pipeline is not None:
+            return self._run_stages(self.pipeline, params, batch, row_keys, expert_bias)
+        shared = self._share(batch, row_keys)
+        return self._run_layers(params, self._embed(params, batch["tokens"]), shared, expert_bias)
+
     def _share(self, batch: Mapping[str, Any], row_keys: jax.Array | None) -> Shared:
+        experts_BTLk = batch.get("experts")
+        if experts_BTLk is not None and self.config.moe is not None:
+            expected = len(self.layers_of["moe"]), self.config.moe.top_k
+            if experts_BTLk.shape[-2:] != expected:
+                raise ValueError(f"experts of a batch: {experts_BTLk.shape} should end in (MoE layers, k) = {expected}")
         return Shared(
             rotation=make_rotation(batch["positions"], self.config.dim_per_head, self.config.rope),
             valid_BT=batch["segment_ids"] > 0,
             segment_ids_BT=batch["segment_ids"],
             weight_BT=batch["weights"],
             row_keys_B=row_keys,
+            experts_BTLk=experts_BTLk,
         )
 
     def _score(

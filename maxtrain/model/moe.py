@@ -112,7 +112,8 @@ class MixtureOfExperts(nnx.Module):
         bias_E: jax.Array,
         valid_BT: jax.Array,
         weight_BT: jax.Array | None,
-    ) -> tuple[jax.Array, RouterStats | None]:
+        given_BTk: jax.Array | None = None,
+    ) -> tuple[jax.Array, RouterStats | None, jax.Array]:
         """Send each token to its experts.
 
         Args:
@@ -120,12 +121,15 @@ class MixtureOfExperts(nnx.Module):
             bias_E: expert bias.
             valid_BT: False for padding, which is routed nowhere.
             weight_BT: loss weights; None in inference, where nothing is dropped and no statistics are made.
+            given_BTk: experts to use instead of the router's choice.
 
         Returns:
-            [B, T, D] in the activation dtype, and the statistics.
+            [B, T, D] in the activation dtype, the statistics, and the experts before any is dropped, [B, T, k], -1 for
+            padding.
         """
         logits_BTE = checkpoint_name(self.router(x_BTD), "router_logits")
-        routing = drop_padding(choose_experts(logits_BTE, bias_E, self.config), valid_BT)
+        routing = drop_padding(choose_experts(logits_BTE, bias_E, self.config, given_BTk), valid_BT)
+        index_BTk = routing.index_BTk
         stats = None
         if weight_BT is not None:
             kept, dropped = routing, jnp.zeros((), jnp.float32)
@@ -141,4 +145,4 @@ class MixtureOfExperts(nnx.Module):
             stats = stats._replace(dropped=stats.dropped + dropped)
         if self.shared is not None:
             y_BTD = y_BTD + self.shared(x_BTD)
-        return y_BTD, stats
+        return y_BTD, stats, index_BTk

@@ -45,8 +45,10 @@ def log_scores(logits_BTE: jax.Array, config: MoeConfig) -> jax.Array:
     return jax.nn.log_sigmoid(logits_BTE)
 
 
-def choose_experts(logits_BTE: jax.Array, bias_E: jax.Array, config: MoeConfig) -> Routing:
-    """Pick the top k experts of every token.
+def choose_experts(
+    logits_BTE: jax.Array, bias_E: jax.Array, config: MoeConfig, given_BTk: jax.Array | None = None
+) -> Routing:
+    """Pick the top k experts of every token, or take the given ones at the weights that the logits give them.
 
     The bias (balance `bias`) moves the choice and never the weights (Wang 2024). With groups, only experts of the
     best groups can be chosen; a group is scored by the sum of its two best experts for sigmoid scores or bias
@@ -56,17 +58,23 @@ def choose_experts(logits_BTE: jax.Array, bias_E: jax.Array, config: MoeConfig) 
         logits_BTE: float32.
         bias_E: expert bias.
         config: routing choices.
+        given_BTk: int32 experts to use instead of choosing; what stands at padding does not matter.
     """
     log_BTE = log_scores(logits_BTE, config)
+    index_BTk = _best_experts(log_BTE, bias_E, config) if given_BTk is None else given_BTk
+    chosen_BTk = jnp.take_along_axis(log_BTE, index_BTk, axis=-1)
+    weight_BTk = jax.nn.softmax(chosen_BTk, axis=-1) if config.normalize_top_k else jnp.exp(chosen_BTk)
+    return Routing(index_BTk, weight_BTk * config.routed_scale)
+
+
+def _best_experts(log_BTE: jax.Array, bias_E: jax.Array, config: MoeConfig) -> jax.Array:
+    """The experts of every token by score, groups and bias, int32 [B, T, k]."""
     biased = config.balance == "bias"
     choice_BTE = jnp.exp(log_BTE) + bias_E if biased else log_BTE
     if config.num_groups > 1:
         score_BTE = choice_BTE if biased else jnp.exp(log_BTE)
         choice_BTE = jnp.where(_in_top_groups(score_BTE, config, biased), choice_BTE, -jnp.inf)
-    index_BTk = top_indices(jax.lax.stop_gradient(choice_BTE), config.top_k)
-    chosen_BTk = jnp.take_along_axis(log_BTE, index_BTk, axis=-1)
-    weight_BTk = jax.nn.softmax(chosen_BTk, axis=-1) if config.normalize_top_k else jnp.exp(chosen_BTk)
-    return Routing(index_BTk, weight_BTk * config.routed_scale)
+    return top_indices(jax.lax.stop_gradient(choice_BTE), config.top_k)
 
 
 def top_indices(score_BTE: jax.Array, k: int) -> jax.Array:

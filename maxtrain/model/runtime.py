@@ -34,6 +34,8 @@ class Runtime:
     """How rows meet experts of other ranks."""
     max_logits: bool = False
     """Whether attention also tells every head's greatest logit."""
+    tells_experts: bool = False
+    """Whether a layer with experts also tells which ones every token chose."""
     sequence_parallel: bool = False
     """Whether `tensor` divides the residual stream too, along the sequence."""
 
@@ -49,6 +51,7 @@ class Runtime:
         exchange: Exchange,
         *,
         max_logits: bool = False,
+        tells_experts: bool = False,
         zero: int = 3,
         sequence_parallel: bool = False,
     ) -> "Runtime":
@@ -58,7 +61,9 @@ class Runtime:
         linear = eight_bit.get(precision.compute, compute)
         activations = jnp.dtype(precision.activations)
         divides = sequence_parallel and mesh is not None and mesh.shape["tensor"] > 1
-        return cls(compute, linear, activations, implementation, mesh, exchange, max_logits, divides, zero)
+        return cls(
+            compute, linear, activations, implementation, mesh, exchange, max_logits, tells_experts, divides, zero
+        )
 
     @property
     def num_context(self) -> int:

@@ -50,10 +50,7 @@ def batch_gradients(
             grads = _divide(model, grads)
         return grads, total, aux._replace(nll_B=aux.nll_B.reshape(-1), weight_B=aux.weight_B.reshape(-1))
 
-    passes: tuple[Batch, Array | None] = (dict(batch), row_keys_AB)
-    if model.pipeline is not None:
-        taken = in_flight or batch["tokens"].shape[0]
-        passes = jax.tree.map(lambda leaf: leaf.reshape(-1, taken, *leaf.shape[1:]), passes)
+    passes = _passes(model, batch, row_keys_AB, in_flight)
     first = jax.tree.map(lambda leaf: leaf[0], passes)
     if jax.tree.leaves(passes)[0].shape[0] == 1:
         return one_pass(first)
@@ -74,6 +71,41 @@ def batch_gradients(
     return grads, total, aux._replace(nll_B=nll.reshape(-1), weight_B=weight.reshape(-1), max_logits=logits)
 
 
+def batch_experts(
+    model: Model,
+    params: Any,
+    batch: Batch,
+    expert_bias: Array,
+    row_keys_AB: Array | None = None,
+    in_flight: int | None = None,
+) -> Array:
+    """The experts that the tokens of a batch choose, int32 [A, B, T, L, k]; as its `experts` they are replayed.
+
+    Args:
+        model: the model.
+        params: its parameters.
+        batch: [A, B, T].
+        expert_bias: [L, E].
+        row_keys_AB: as of `batch_gradients`.
+        in_flight: as of `batch_gradients`.
+    """
+
+    def one_pass(part: tuple[Batch, Array | None]) -> Array:
+        return model.chosen_experts(params, part[0], expert_bias=expert_bias, row_keys=part[1])
+
+    experts = jax.lax.map(one_pass, _passes(model, batch, row_keys_AB, in_flight))
+    return experts.reshape(*batch["tokens"].shape, *experts.shape[-2:])
+
+
+def _passes(model: Model, batch: Batch, row_keys_AB: Array | None, in_flight: int | None) -> tuple[Batch, Array | None]:
+    """The microbatches, one after another, or by so many as a pipeline takes at once."""
+    passes: tuple[Batch, Array | None] = (dict(batch), row_keys_AB)
+    if model.pipeline is None:
+        return passes
+    taken = in_flight or batch["tokens"].shape[0]
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, taken, *leaf.shape[1:]), passes)
+
+
 def _divide(model: Model, tree: Any) -> Any:
     """A tree like the parameters laid out as the optimizer's state; nothing to do with mesh.zero = 3."""
     if model.mesh is None or model.runtime.zero == 3:
@@ -90,9 +122,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Build the step as a pure function, to be compiled with the state donated.
 
-    The batch's arrays are [A, B, T] (`domain`: [A, B]). The loss is the weighted sum over the global batch divided
-    by its number of target tokens. Where loss or gradient norm is not finite, the norm is over the guard's bound or
-    the batch has no target, only `step` and `skips` advance.
+    The batch's arrays are [A, B, T] (`domain`: [A, B]; `experts`, where a routing is replayed: [A, B, T, L, k]). The
+    loss is the weighted sum over the global batch divided by its number of target tokens. Where loss or gradient norm
+    is not finite, the norm is over the guard's bound or the batch has no target, only `step` and `skips` advance.
     """
     axes = {spec.path: spec.axes for spec in model.table}
     groups = group_tree(model.abstract_params(), axes)

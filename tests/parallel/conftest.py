@@ -1,7 +1,7 @@
 """The same small model on one device and on meshes of the eight emulated ones."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 
 from maxtrain.config.batch_plan import plan_batches
 from maxtrain.config.schema import Config
+from maxtrain.core.trees import leaf_paths
 from maxtrain.parallel.emulation import settle
 from maxtrain.train.feed import BatchFeeder
 from maxtrain.train.parts import build_parts
@@ -117,25 +118,38 @@ class OnMesh:
         self._feeder = BatchFeeder(self.parts.mesh, config.batch.micro_batch)
         self._seed = config.run.seed
 
-    def batch(self, seed: int):
-        return self._feeder.place(parity_batch(seed), ROWS)
+    def batch(self, seed: int, **more: np.ndarray):
+        """A batch on the mesh, with more arrays of [R, T, ...] in it, or others in place of its own."""
+        own = self._feeder.select(ROWS)
+        return self._feeder.place({name: rows[own] for name, rows in (parity_batch(seed) | more).items()}, ROWS)
+
+    @functools.cached_property
+    def step(self):
+        """The compiled step."""
+        return cast(Any, self.parts.train_step).lower(self.parts.abstract_state, self.batch(0)).compile()
 
     def train(self, num_steps: int) -> "Trained":
         """Train and bring everything to the host."""
-        state, lines, moments = self.parts.create_state(self._seed), [], {}
-        for step in range(num_steps):
-            state, metrics = settle(self.parts.train_step(state, self.batch(step)))
+        return self.run(self.step, (self.batch(step) for step in range(num_steps)))
+
+    def run(self, step, batches) -> "Trained":
+        """The same with a step and batches of one's own."""
+        state, lines = self.parts.create_state(self._seed), []
+        gradient: dict[str, np.ndarray] = {}
+        for batch in batches:
+            state, metrics = settle(step(state, batch))
             lines.append(jax.device_get(metrics))
-            if step == 0:
-                moments = jax.device_get(to_saved(state, self.parts.model)["opt_state"])
-        first = {name.removeprefix("mu/"): leaf for name, leaf in moments.items() if name.startswith("mu/")}
-        saved = to_saved(state, self.parts.model)
-        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(saved["params"]))
-        return Trained(
-            gradient=first,
-            params={jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves},
-            lines=lines,
-        )
+            gradient = gradient or self.gradient(state)
+        return Trained(gradient, self.params(state), lines)
+
+    def gradient(self, state) -> dict[str, np.ndarray]:
+        """Adam's first moment by parameter path."""
+        moments = jax.device_get(to_saved(state, self.parts.model)["opt_state"])
+        return {name.removeprefix("mu/"): leaf for name, leaf in moments.items() if name.startswith("mu/")}
+
+    def params(self, state) -> dict[str, np.ndarray]:
+        """Parameters by path."""
+        return dict(leaf_paths(jax.device_get(to_saved(state, self.parts.model)["params"])))
 
 
 @pytest.fixture(scope="session")
@@ -181,3 +195,19 @@ def assert_parity():
         assert farthest(trained.params, reference.params)[1] < params, farthest(trained.params, reference.params)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def farthest_leaf():
+    return farthest
+
+
+@pytest.fixture(scope="session")
+def relative_to():
+    return relative
+
+
+@pytest.fixture(scope="session")
+def batch_rows() -> dict[str, np.ndarray]:
+    """The rows of the first batch."""
+    return parity_batch(0)

@@ -1,6 +1,4 @@
-"""Pipeline stages against one device, and what a stage exchanges with the others."""
-
-import re
+"""Pipeline stages of several rounds or unequal length against one device; test_matrix has plain ones."""
 
 import jax
 import numpy as np
@@ -27,16 +25,6 @@ def interleaved(build_on):
 
 def test_interleaved_stages_equal_one_device(interleaved, reference, assert_parity):
     assert_parity(interleaved.train(3), reference)
-
-
-def test_gpipe_equals_one_device_and_exchanges_rows_only(build_on, reference, assert_parity):
-    stages = build_on({"pipeline": 4}, 4, model=MODEL)
-    assert_parity(stages.train(3), reference)
-    state = stages.parts.create_state(0)
-    text = stages.parts.train_step.lower(state, stages.batch(0)).compile().as_text()
-    assert "collective-permute" in text
-    # A gathered or redistributed array of floats would be another stage's weights.
-    assert not re.findall(r"= \(?f32\S* (?:all-gather|all-to-all|reduce-scatter)\(", text)
 
 
 @pytest.fixture(scope="module")
