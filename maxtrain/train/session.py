@@ -236,7 +236,8 @@ class _Attempt:
         abstract = self.parts.abstract_state
         found = store.restore(to_saved(abstract, self.parts.model))
         if found is None:
-            return self.parts.create_state(self.config.run.seed), 0, Probation()
+            # Waited for, so that a lack of memory is told here: who reads such arrays later may wait for ever.
+            return jax.block_until_ready(self.parts.create_state(self.config.run.seed)), 0, Probation()
         step, saved, record = found
         return from_saved(saved, abstract, self.parts.model), step, Probation(**record["monitor"].get("probation", {}))
 

@@ -131,20 +131,22 @@ def test_a_run_directory_that_cannot_be_written(runner, tmp_path, place):
         runner.train(tmp_path / "x", f"run.directory={directory}")
 
 
-def test_a_device_without_memory_ends_the_run_with_the_memory_table(runner, tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["step", "state"])
+def test_a_device_without_memory_ends_the_run_with_the_memory_table(runner, tmp_path, monkeypatch, place):
     directory = tmp_path / "run"
     config = runner.load(directory)
     parts = runner.parts(config)
     table = MemoryTable(1, 2, 1, 1, 1, 1, 1, None)
     monkeypatch.setattr("maxtrain.train.memory.measure_memory", lambda *_: table)
 
-    def step(state, batch):
+    def too_much(*_):
         return jax.jit(lambda: jnp.zeros(2**50, jnp.int8))()
 
+    broken = replace(parts, train_step=too_much) if place == "step" else replace(parts, new_state=too_much)
     plan = plan_batches(config)
     loader = Loader(plan, data=config.data, seed=config.run.seed, vocab_size=config.model.vocab_size)
     with pytest.raises(OutOfMemoryError, match=r"(?s)a device is out of memory .*parameters .*moments .*largest cure"):
-        run_training(config, plan, loader, None, None, replace(parts, train_step=step))
+        run_training(config, plan, loader, None, None, broken)
     stop = read_events(directory / "events.jsonl")[-1]
     assert stop.kind == "stop"
     assert "largest cure" in stop.fields["reason"]
