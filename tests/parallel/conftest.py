@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from maxtrain.config.batch_plan import plan_batches
-from maxtrain.config.schema import Config
+from maxtrain.config.schema import Config, MeshConfig, PipelineConfig, RematConfig
 from maxtrain.core.trees import leaf_paths
 from maxtrain.parallel.emulation import settle
 from maxtrain.train.feed import BatchFeeder
 from maxtrain.train.parts import build_parts
-from maxtrain.train.state import to_saved
+from maxtrain.train.state import from_saved, to_saved
 
 ROWS, LENGTH, VOCABULARY = 32, 32, 128
 
@@ -110,13 +110,38 @@ class Trained(NamedTuple):
     """Metrics of every step."""
 
 
+_initial: dict[str, dict[str, Any]] = {}
+
+
+def initial_state(config: Config) -> dict[str, Any]:
+    """The state before the first step as it is saved, on the host: one program bears it for all meshes."""
+    batch = config.batch.model_copy(update={"micro_batch": ROWS})
+    plain = {"mesh": MeshConfig(devices=1), "pipeline": PipelineConfig(), "remat": RematConfig(), "batch": batch}
+    config = config.model_copy(update=plain)
+    key = config.model_dump_json()
+    if key not in _initial:
+        parts = build_parts(config, plan_batches(config), num_domains=2)
+        _initial[key] = jax.device_get(to_saved(parts.create_state(config.run.seed), parts.model))
+    return _initial[key]
+
+
 class OnMesh:
     """The model on one mesh."""
 
     def __init__(self, config: Config) -> None:
         self.parts = build_parts(config, plan_batches(config), num_domains=2)
         self._feeder = BatchFeeder(self.parts.mesh, config.batch.micro_batch)
-        self._seed = config.run.seed
+        self._config = config
+
+    def create_state(self):
+        """The state before the first step."""
+        like, model = self.parts.abstract_state, self.parts.model
+        saved = jax.tree.map(
+            lambda leaf, place: jax.device_put(np.array(leaf), place.sharding),
+            initial_state(self._config),
+            to_saved(like, model),
+        )
+        return from_saved(saved, like, model)
 
     def batch(self, seed: int, **more: np.ndarray):
         """A batch on the mesh, with more arrays of [R, T, ...] in it, or others in place of its own."""
@@ -134,7 +159,7 @@ class OnMesh:
 
     def run(self, step, batches) -> "Trained":
         """The same with a step and batches of one's own."""
-        state, lines = self.parts.create_state(self._seed), []
+        state, lines = self.create_state(), []
         gradient: dict[str, np.ndarray] = {}
         for batch in batches:
             state, metrics = settle(step(state, batch))

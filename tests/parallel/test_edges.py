@@ -46,7 +46,7 @@ def run_cases(build_on, batch_rows):
         layout = build_on(mesh, num_micro, model=MODEL)
         found = {}
         for name, (bias, change) in CASES.items():
-            state = layout.parts.create_state(0)
+            state = layout.create_state()
             state = state._replace(expert_bias=state.expert_bias.at[:, 3].add(bias))
             before = layout.params(state)
             state, metrics = settle(layout.step(state, layout.batch(0, **change(batch_rows))))
