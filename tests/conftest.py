@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_enable_concurrency_optimized_scheduler=false --xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false --xla_cpu_experimental_ynn_fusion_type= "
+    "--xla_cpu_use_fusion_emitters=false",
 )
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -9,18 +9,24 @@ import jax
 Tree = TypeVar("Tree")
 
 
-_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+_IN_ORDER = {
+    # The default order keeps several collectives in flight at once.
+    "--xla_cpu_enable_concurrency_optimized_scheduler": "false",
+    # A thread that waits in one of these kernels takes up other work meanwhile, such as the next collective.
+    "--xla_cpu_experimental_ynn_fusion_type": "",
+}
+"""Flags of XLA, and why."""
 
 
 def keep_collectives_in_order(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let the compiler order a program's collectives as they are written; before the backend starts.
+    """Let a CPU device do a program's collectives one after another, as they are written; before the backend starts.
 
-    Its default order keeps several in flight at once, which CPU devices tell apart by kind and shape alone: now and
-    then one took another's data (jax 0.10). A value that the user has set stays.
+    Devices tell collectives apart by kind and shape alone: of two that were in flight, now and then one took another's
+    data, or each waited for ever (jax 0.10). A value that the user has set stays.
     """
     flags = environment.get("XLA_FLAGS", "")
-    if _IN_ORDER.partition("=")[0] not in flags:
-        environment["XLA_FLAGS"] = f"{flags} {_IN_ORDER}".strip()
+    added = [f"{name}={value}" for name, value in _IN_ORDER.items() if name not in flags]
+    environment["XLA_FLAGS"] = " ".join([*flags.split(), *added])
 
 
 def settle(tree: Tree) -> Tree:
