@@ -8,8 +8,9 @@ model's FLOPs, without recomputation, in the least of the times.
     python tools/bench/train_step.py
     python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer PATH/TO/python
 
-The peer is transformers: make an environment with torch and transformers and give its interpreter; --peer-compile
-runs it by torch.compile, which needs a C++ compiler.
+The peer is transformers or litgpt: make an environment with torch and that library and give its interpreter;
+--peer-compile runs it by torch.compile, which needs a C++ compiler. In bfloat16 a peer's parameters and updates are
+bfloat16 too, where ours are float32.
 """
 
 import argparse
@@ -45,7 +46,13 @@ CASES: dict[str, dict[str, Any]] = {
     "moe-fp32": {"experts": 8, "hidden": 512, "precision": "float32", "remat": "none"},
     "moe-fp32-remat": {"experts": 8, "hidden": 512, "precision": "float32", "remat": "full"},
     "moe-bf16": {"experts": 8, "hidden": 512, "precision": "bfloat16", "remat": "none"},
+    "dense-bf16-remat": {"experts": 0, "hidden": 1024, "precision": "bfloat16", "remat": "full"},
+    "moe1024-fp32": {"experts": 8, "hidden": 1024, "precision": "float32", "remat": "none"},
+    "moe1024-bf16": {"experts": 8, "hidden": 1024, "precision": "bfloat16", "remat": "none"},
 }
+
+LIBRARIES = ("transformers", "litgpt")
+"""Peers: each has a script in `peers`."""
 
 
 def make_config(case: dict[str, Any], steps: int) -> Any:
@@ -158,7 +165,8 @@ def main() -> None:
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--steps", type=int, default=5, help="timed steps a process")
     parser.add_argument("--rounds", type=int, default=2, help="processes a case")
-    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has torch and transformers")
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has torch and the peer's library")
+    parser.add_argument("--peer-library", choices=LIBRARIES, default=LIBRARIES[0])
     parser.add_argument("--peer-compile", action="store_true", help="run the peer by torch.compile")
     add_common_arguments(parser)
     parser.add_argument("--run", metavar="CASE", help=argparse.SUPPRESS)
@@ -167,8 +175,8 @@ def main() -> None:
         pin(args.core)
         print(json.dumps(run_case(CASES[args.run], args.steps)))
         return
-    peer_script = str(Path(__file__).parent / "peers" / "transformers_step.py")
-    peer_name = "torch.compile" if args.peer_compile else "transformers"
+    peer_script = str(Path(__file__).parent / "peers" / f"{args.peer_library}_step.py")
+    peer_name = f"{args.peer_library}{' compiled' if args.peer_compile else ''}"
     cases: dict[str, Any] = {}
     common = ["--steps", str(args.steps), "--core", str(args.core)]
     for name in CASES if args.case == "all" else [args.case]:
@@ -192,12 +200,11 @@ def main() -> None:
 
 def print_row(name: str, row: dict[str, Any]) -> None:
     """One case as text."""
-    for who in ("maxtrain", "transformers", "torch.compile"):
-        if who in row:
-            values = row[who]
+    for who, values in row.items():
+        if who not in ("peak", "ratio"):
             share = f"{values['share_of_peak']:.0%} of peak  " if "share_of_peak" in values else ""
             print(
-                f"{name:18} {who:13} {values['cpu_least']:6.2f} least {values['cpu_median']:6.2f} median CPU-s a step  "
+                f"{name:18} {who:21} {values['cpu_least']:6.2f} least {values['cpu_median']:6.2f} median CPU-s a step  "
                 f"{share}{values['tokens_per_second']:7.0f} tokens/s  compile {values['compile_seconds']:5.1f} s  "
                 f"start {values['start_up_seconds']:4.1f} s  peak {values['peak_mb']:6.0f} MB",
                 flush=True,
