@@ -97,13 +97,14 @@ def need(line: Mapping[str, Any], name: str, *kinds: type) -> Any:
         TypeError: it is of another type; a whole number over 63 bits is too.
     """
     value = line[name]
-    if type(value) not in kinds or (type(value) is int and abs(value) > _MOST):
+    if type(value) not in kinds or (type(value) is int and abs(value) > MOST):
         said = " or ".join(_KINDS[kind] for kind in kinds)
         raise TypeError(f"{name} = {value!r:.60} should be {said}")
     return value
 
 
-_MOST = 2**63 - 1
+MOST = 2**63 - 1
+"""Greatest whole number that becomes an int64."""
 _KINDS = {int: "a whole number", float: "a number", str: "a text", dict: "an object", NoneType: "null"}
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from maxtrain.monitor.jsonl import MOST
+
 Kind = Literal[
     "int", "float", "bool", "text", "int list", "float list", "int rows", "int by name", "float by name"
 ]  # fmt: skip
@@ -189,19 +191,16 @@ def _is_readable(kind: Kind, value: Any) -> bool:
         if type(value) is not list or not all(type(row) is list and set(map(type, row)) <= {int} for row in value):
             return False
         same = len({len(row) for row in value}) <= 1
-        return same and all(max(map(abs, row), default=0) <= _MOST for row in value)
+        return same and all(max(map(abs, row), default=0) <= MOST for row in value)
     if kind in ("text", "bool"):
         return type(value) is {"text": str, "bool": bool}[kind]
+    # Whole numbers that do not become an int64, such as sums of damaged weights, only need a float's range.
     items: Collection[Any] = [value]
     if kind.endswith("list"):
         items = value if type(value) is list else [kind]
     elif kind.endswith("by name"):
         items = value.values() if type(value) is dict else [kind]
     return all(item is None or type(item) is float or (type(item) is int and abs(item) < 10**300) for item in items)
-
-
-_MOST = 2**63 - 1
-"""Of what becomes an int64; other whole numbers, such as sums of damaged weights, only need a float's range."""
 
 
 def _replace(value: Any, leaf: Callable[[Any], Any]) -> Any:

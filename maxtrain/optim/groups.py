@@ -13,7 +13,7 @@ GROUPS = PARAMETER_GROUPS
 """The groups that norms are reported for and that learning rate, decay and Muon choose by."""
 
 
-_ROOTS: tuple[ParameterGroup, ...] = ("embedding", "output")
+_BY_ROOT: dict[str, ParameterGroup] = {"embedding": "embedding", "output": "output"}
 _BY_AXIS: dict[str, ParameterGroup] = {"router": "router", "expert": "experts", "mlp": "feed_forward"}
 
 
@@ -25,9 +25,8 @@ def group_of(path: str, axes: Axes) -> ParameterGroup:
         axes: logical axes, one a dimension.
     """
     root, names = path.split("/", 1)[0], set(axes)
-    for group in _ROOTS:
-        if root == group:
-            return group
+    if root in _BY_ROOT:
+        return _BY_ROOT[root]
     for name, group in _BY_AXIS.items():
         if name in names:
             return group

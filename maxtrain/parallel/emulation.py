@@ -12,10 +12,10 @@ Tree = TypeVar("Tree")
 _IN_ORDER = {
     # The default order keeps several collectives in flight at once.
     "--xla_cpu_enable_concurrency_optimized_scheduler": "false",
-    # A thread that waits in one of these kernels takes up other work meanwhile, such as the next collective.
+    # With these kernels bfloat16 steps ended so, within 150; without them none did. Why is not known.
     "--xla_cpu_experimental_ynn_fusion_type": "",
 }
-"""Flags of XLA, and why."""
+"""Flags of XLA, and why each."""
 
 
 def keep_collectives_in_order(environment: MutableMapping[str, str] = os.environ) -> None:

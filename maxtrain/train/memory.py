@@ -14,8 +14,7 @@ from maxtrain.config.schema import Config
 from maxtrain.core.errors import UserError
 from maxtrain.model.kernels.cross_entropy import logits_at_once
 from maxtrain.monitor.units import human_bytes
-from maxtrain.train.feed import abstract_batch
-from maxtrain.train.parts import Parts, build_parts
+from maxtrain.train.parts import Parts, build_parts, largest_batch
 
 _NOTES = {
     "parameters": "as they are stored",
@@ -71,7 +70,7 @@ def measure_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable
     """
     table, jitted = known_memory(config, plan, parts), cast(Any, parts.train_step)
     try:
-        batch = _largest_batch(config, plan, parts)
+        batch = largest_batch(config, plan, parts.mesh)
         step = jitted.lower(parts.abstract_state, batch).compile().memory_analysis()
         kept = kept_activations(parts, batch, config.pipeline.microbatches)
     except jax.errors.JaxRuntimeError as error:
@@ -112,7 +111,7 @@ def known_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
     """What the parameter table and the config tell, without compiling anything."""
     model, state = parts.model, parts.abstract_state
     gradients = model.shardings() if config.mesh.zero == 1 else model.update_shardings()
-    num_micro = _largest_batch(config, plan, parts)["tokens"].shape[0]
+    num_micro = largest_batch(config, plan, parts.mesh)["tokens"].shape[0]
     taken = 1 if model.pipeline is None else config.pipeline.microbatches or num_micro
     one_pass = num_micro == taken  # without a sum, gradients stay in the format of their parameters
     length = max(stage.sequence_length for stage in plan.stages)
@@ -140,12 +139,6 @@ def known_memory(config: Config, plan: BatchPlan, parts: Parts) -> MemoryTable:
         temporary=None,
         capacity=_capacity(),
     )
-
-
-def _largest_batch(config: Config, plan: BatchPlan, parts: Parts) -> dict[str, jax.ShapeDtypeStruct]:
-    """Of the longest rows, as many as there are at once."""
-    segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
-    return abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
 
 
 def _bytes_on_a_device(tree: Any) -> int:

@@ -106,6 +106,12 @@ def build_parts(
     )
 
 
+def largest_batch(config: Config, plan: BatchPlan, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """The batch of the longest rows, of as many as there are at once; no array is made."""
+    segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
+    return abstract_batch(mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
+
+
 def lower_train_step(config: Config, devices: Sequence[jax.Device]) -> Any:
     """The step of the longest rows for devices that need not be there, such as those of a topology; no array is made.
 
@@ -119,6 +125,4 @@ def lower_train_step(config: Config, devices: Sequence[jax.Device]) -> Any:
     plan = plan_batches(config)
     domains = {name for stage in plan.stages for name in stage.mixture}
     parts = build_parts(config, plan, len(domains), devices)
-    segment = max(plan.segments, key=lambda segment: (segment.stage.sequence_length, segment.batch_rows))
-    batch = abstract_batch(parts.mesh, config.batch.micro_batch, segment.batch_rows, segment.stage.sequence_length)
-    return cast(Any, parts.train_step).lower(parts.abstract_state, batch)
+    return cast(Any, parts.train_step).lower(parts.abstract_state, largest_batch(config, plan, parts.mesh))

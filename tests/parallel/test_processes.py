@@ -4,12 +4,11 @@
 """
 
 import importlib.util
+import json
 import os
-import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,10 @@ PATIENCE_SECONDS = 240
 
 
 def train(mesh: dict[str, int], output: Path, coordinator: str = "", index: int = 0) -> None:
-    """What one process does: train, and write what it holds of every leaf."""
+    """What one process does: train, and write metrics, the first gradient and the parameters, every leaf whole."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
     from maxtrain.parallel.agreement import ProcessGroup
     from maxtrain.parallel.emulation import settle
     from maxtrain.parallel.start import start_devices, start_processes
@@ -47,35 +49,23 @@ def train(mesh: dict[str, int], output: Path, coordinator: str = "", index: int 
     # Who is done compiling waits here: a collective would give up.
     ProcessGroup(PATIENCE_SECONDS, "compiling").agree(None)
 
-    def held(leaf):
-        return leaf.shape, [(shard.index, np.asarray(shard.data)) for shard in leaf.addressable_shards]
-
-    state, lines, gradient = settle(layout.parts.create_state(config.run.seed)), [], {}
+    gather = jax.jit(lambda tree: tree, out_shardings=NamedSharding(layout.parts.mesh, PartitionSpec()))
+    state = settle(layout.parts.create_state(config.run.seed))
+    found: dict[str, jax.Array] = {}
     for number in range(STEPS):
         state, metrics = settle(step(state, layout.batch(number)))
-        lines.append({name: np.asarray(metrics[name]) for name in ("loss", "grad_norm", "expert_load")})
+        found |= {f"{name} {number}": metrics[name] for name in ("loss", "grad_norm", "expert_load")}
         if number == 0:
-            gradient = {
-                name: held(leaf) for name, leaf in layouts.leaf_paths(state.opt_state) if name.startswith("mu/")
-            }
-    params = {name: held(leaf) for name, leaf in layouts.leaf_paths(state.params)}
-    output.write_bytes(pickle.dumps((lines, gradient, params)))
+            moments = layouts.leaf_paths(settle(gather(state.opt_state)))
+            found |= {f"gradient/{name}": leaf for name, leaf in moments if name.startswith("mu/")}
+    found |= {f"params/{name}": leaf for name, leaf in layouts.leaf_paths(settle(gather(state.params)))}
+    with output.open("wb") as file:
+        np.savez(file, **jax.device_get(found))
     ProcessGroup(PATIENCE_SECONDS, "finishing").agree(None)
 
 
-def together(parts: Sequence[dict]) -> dict[str, np.ndarray]:
-    """Whole leaves from what each process held of them."""
-    whole = {}
-    for name, (shape, _) in parts[0].items():
-        whole[name] = np.full(shape, np.nan, np.float32)
-        for part in parts:
-            for index, values in part[name][1]:
-                whole[name][index] = values
-    return whole
-
-
-def run(root: Path, mesh: dict[str, int], folder: Path, num_processes: int):
-    """Train in so many processes; lines of the first, and whole leaves of gradient and parameters."""
+def run(root: Path, mesh: dict[str, int], folder: Path, num_processes: int) -> list[dict[str, np.ndarray]]:
+    """Train in so many processes; what each of them found."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{listener.getsockname()[1]}" if num_processes > 1 else ""
@@ -87,7 +77,7 @@ def run(root: Path, mesh: dict[str, int], folder: Path, num_processes: int):
     outputs = [folder / f"{num_processes}-{index}" for index in range(num_processes)]
     started = [
         subprocess.Popen(
-            [sys.executable, __file__, repr(mesh), str(output), coordinator, str(index)],
+            [sys.executable, __file__, json.dumps(mesh), str(output), coordinator, str(index)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -103,24 +93,23 @@ def run(root: Path, mesh: dict[str, int], folder: Path, num_processes: int):
         for process in started:
             process.kill()
     assert [process.returncode for process in started] == [0] * num_processes, told
-    lines, gradients, params = zip(*(pickle.loads(output.read_bytes()) for output in outputs), strict=True)
-    return lines, together(gradients), together(params)
+    return [dict(np.load(output)) for output in outputs]
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "-".join(f"{axis}{size}" for axis, size in mesh.items()))
 def test_two_processes_equal_one(root, tmp_path, farthest_leaf, relative_to, mesh):
-    (one,), one_gradient, one_params = run(root, mesh, tmp_path, 1)
-    both, gradient, params = run(root, mesh, tmp_path, 2)
-    for lines in both:
-        for line, other in zip(one, lines, strict=True):
-            np.testing.assert_array_equal(other["expert_load"], line["expert_load"])
-            assert relative_to(other["loss"], line["loss"]) < 2e-6
-            assert relative_to(other["grad_norm"], line["grad_norm"]) < 2e-6
-    assert farthest_leaf(gradient, one_gradient)[1] < 1e-5, farthest_leaf(gradient, one_gradient)
-    assert farthest_leaf(params, one_params)[1] < 1e-5, farthest_leaf(params, one_params)
+    (one,) = run(root, mesh, tmp_path, 1)
+    for other in run(root, mesh, tmp_path, 2):
+        for number in range(STEPS):
+            np.testing.assert_array_equal(other[f"expert_load {number}"], one[f"expert_load {number}"])
+            for name in (f"loss {number}", f"grad_norm {number}"):
+                assert relative_to(other[name], one[name]) < 2e-6, name
+        leaves = [{name: leaf for name, leaf in found.items() if "/" in name} for found in (other, one)]
+        assert len(leaves[0]) > 2 * STEPS
+        assert farthest_leaf(*leaves)[1] < 1e-5, farthest_leaf(*leaves)
 
 
 if __name__ == "__main__":
     _, mesh, output, coordinator, index = sys.argv
-    train(dict(eval(mesh)), Path(output), coordinator, int(index))
+    train(json.loads(mesh), Path(output), coordinator, int(index))

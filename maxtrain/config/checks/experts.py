@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from maxtrain.config.checks.numbers import divisors, say_either
+from maxtrain.config.checks.unused import check_unused
 from maxtrain.config.schema import Config, MeshConfig, MoeConfig
 from maxtrain.config.violations import Violation
 
 _BUFFERED = ("auto", "all_to_all", "ragged")
 """Exchanges with buffers of a bounded size."""
+_OF_BUFFERS = ("exchange_factor", "exchange_overflow")
 _DEFAULT_FACTOR = MeshConfig.model_fields["exchange_factor"].default
 
 
@@ -16,12 +18,10 @@ def check_experts(config: Config, sizes: Mapping[str, int] | None) -> Iterator[V
     """Divisibility of experts and groups by the ranks that hold them; keys of the exchange without effect."""
     mesh, moe = config.mesh, config.model.moe
     if moe is None:
-        yield from _check_unused(mesh, "model.moe is null", ("expert_fold", "exchange"))
-        yield from _check_unused(mesh, "model.moe is null", ("exchange_factor", "exchange_overflow"))
+        yield from check_unused(mesh, "mesh", ("expert_fold", "exchange", *_OF_BUFFERS), ", for model.moe is null")
         return
     if mesh.exchange not in _BUFFERED:
-        why = f"mesh.exchange = {mesh.exchange} has no buffers"
-        yield from _check_unused(mesh, why, ("exchange_factor", "exchange_overflow"))
+        yield from check_unused(mesh, "mesh", _OF_BUFFERS, f", for mesh.exchange = {mesh.exchange} has no buffers")
     doubled = sorted({axis for axis in mesh.expert_fold if mesh.expert_fold.count(axis) > 1})
     if doubled:
         yield Violation("mesh.expert_fold", _list(mesh), f"names {doubled[0]} twice", "name each axis once")
@@ -30,9 +30,9 @@ def check_experts(config: Config, sizes: Mapping[str, int] | None) -> Iterator[V
     yield from _check_division(mesh, moe, divided)
     # An axis of -1 takes the devices that there are: the same config may have several ranks elsewhere.
     if all(getattr(mesh, axis) == 1 for axis in mesh.expert_axes):
-        why = f"the experts are on one rank ({' and '.join(f'mesh.{axis} is 1' for axis in mesh.expert_axes)})"
-        keys = ("exchange",) if mesh.exchange not in _BUFFERED else ("exchange", "exchange_factor", "exchange_overflow")
-        yield from _check_unused(mesh, why, ("expert_fold", *keys))
+        why = f", for the experts are on one rank ({' and '.join(f'mesh.{axis} is 1' for axis in mesh.expert_axes)})"
+        keys = ("expert_fold", "exchange", *(_OF_BUFFERS if mesh.exchange in _BUFFERED else ()))
+        yield from check_unused(mesh, "mesh", keys, why)
     elif sizes:
         yield from _check_factor(mesh, prod(divided.values()))
 
@@ -46,15 +46,6 @@ def _check_factor(mesh: MeshConfig, ranks: int) -> Iterator[Violation]:
 
 def _list(mesh: MeshConfig) -> str:
     return f"[{', '.join(mesh.expert_fold)}]"
-
-
-def _check_unused(mesh: MeshConfig, why: str, keys: tuple[str, ...]) -> Iterator[Violation]:
-    for key in keys:
-        value, default = getattr(mesh, key), MeshConfig.model_fields[key].default
-        if value != default:
-            shown = _list(mesh) if key == "expert_fold" else value
-            cure = "remove it" if key == "expert_fold" else f"set {default}"
-            yield Violation(f"mesh.{key}", shown, f"has no effect, for {why}", cure)
 
 
 def _check_division(mesh: MeshConfig, moe: MoeConfig, divided: Mapping[str, int]) -> Iterator[Violation]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import gcd, prod
 
 from maxtrain.config.checks.numbers import divisors, say_either
+from maxtrain.config.checks.unused import check_unused
 from maxtrain.config.schema import MESH_AXES, Config, MeshConfig, ModelConfig
 from maxtrain.config.violations import Violation
 
@@ -110,10 +111,8 @@ def check_mesh(config: Config, num_devices: int | None) -> Iterator[Violation]:
     sizes = axis_sizes(mesh, num_devices) or {axis: max(getattr(mesh, axis), 1) for axis in MESH_AXES}
     yield from _divides("tensor", sizes["tensor"], _tensor_sizes(model, mesh.expert_axes))
     yield from _divides("fsdp", sizes["fsdp"], {"model.d_model": model.d_model})
-    default = MeshConfig.model_fields["zero"].default
-    if mesh.zero != default and mesh.fsdp == 1:
-        cure = f"set {default}, or give mesh.fsdp"
-        yield Violation("mesh.zero", mesh.zero, "has no effect with mesh.fsdp = 1", cure)
+    if mesh.fsdp == 1:
+        yield from check_unused(mesh, "mesh", ("zero",), " with mesh.fsdp = 1", "give mesh.fsdp")
     if model.moe is None and sizes["expert"] > 1:
         yield Violation(
             "mesh.expert", sizes["expert"], "the model has no experts (model.moe is null)", "use mesh.data or mesh.fsdp"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from maxtrain.config.checks.numbers import divisors_near, say_either
+from maxtrain.config.checks.unused import check_unused
 from maxtrain.config.schema import Config, ModelConfig, MoeConfig, RopeScaling
 from maxtrain.config.violations import Violation
 
@@ -121,14 +122,11 @@ def _check_unused(moe: MoeConfig) -> Iterator[Violation]:
     if moe.d_shared is not None and not moe.num_shared:
         limit = "has no effect, for model.moe.num_shared is 0"
         yield Violation("model.moe.d_shared", moe.d_shared, limit, "set null, or give model.moe.num_shared")
-    default = MoeConfig.model_fields["bias_rate"].default
-    if moe.bias_rate != default and moe.balance != "bias":
-        limit = f"has no effect with model.moe.balance = {moe.balance}"
-        yield Violation("model.moe.bias_rate", moe.bias_rate, limit, f"set {default:g}, or balance to bias")
-    default = MoeConfig.model_fields["balance_weight"].default
-    if moe.balance_weight not in (default, 0) and moe.balance == "none":
-        limit = "has no effect with model.moe.balance = none"
-        yield Violation("model.moe.balance_weight", moe.balance_weight, limit, f"set {default:g}, or another balance")
+    why = f" with model.moe.balance = {moe.balance}"
+    if moe.balance != "bias":
+        yield from check_unused(moe, "model.moe", ("bias_rate",), why, "balance to bias")
+    if moe.balance == "none" and moe.balance_weight:
+        yield from check_unused(moe, "model.moe", ("balance_weight",), why, "another balance")
 
 
 def _check_routing(moe: MoeConfig) -> Iterator[Violation]:

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from maxtrain.config.schema import Config, ModelConfig, OptimizerConfig, ParameterGroup
+from maxtrain.config.checks.unused import check_unused
+from maxtrain.config.schema import Config, ModelConfig, ParameterGroup
 from maxtrain.config.violations import Violation
+
+_MOST_RATE = 1000
 
 
 def _absent_groups(model: ModelConfig) -> dict[ParameterGroup, str]:
@@ -54,25 +57,15 @@ def _check_rates(config: Config) -> Iterator[Violation]:
             yield Violation(path, decay, limit, f"set {1 / rate:g} or less, or a lower schedule.lr")
 
 
-_MOST_RATE = 1000
-
-
-def _check_unused(config: Config) -> Iterator[Violation]:
-    """Keys of the optimizer that is not named."""
-    optimizer = config.optimizer
-    for key in ("muon_momentum", "muon_iterations"):
-        value, default = getattr(optimizer, key), OptimizerConfig.model_fields[key].default
-        if optimizer.name != "muon" and value != default:
-            limit = f"has no effect with optimizer.name = {optimizer.name}"
-            yield Violation(f"optimizer.{key}", value, limit, f"set {default:g}, or optimizer.name to muon")
-
-
 def check_optimizer(config: Config, sizes: Mapping[str, int] | None) -> Iterator[Violation]:
     """Groups that are there, number formats that keep what they are given, a clip that can act."""
     yield from _check_groups(config)
     yield from _check_storage(config)
     yield from _check_rates(config)
-    yield from _check_unused(config)
+    if config.optimizer.name != "muon":
+        why = f" with optimizer.name = {config.optimizer.name}"
+        keys = ("muon_momentum", "muon_iterations")
+        yield from check_unused(config.optimizer, "optimizer", keys, why, "optimizer.name to muon")
     if config.optimizer.qk_clip is not None and config.model.qk_norm:
         limit = "has no effect with model.qk_norm, which normalises away any factor on queries and keys"
         yield Violation("optimizer.qk_clip", config.optimizer.qk_clip, limit, "set null, or model.qk_norm to false")

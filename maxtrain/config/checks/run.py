@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from maxtrain.config.checks.numbers import multiples_near, say_either
-from maxtrain.config.schema import Config, ScheduleConfig
+from maxtrain.config.checks.unused import check_unused
+from maxtrain.config.schema import Config
 from maxtrain.config.violations import Violation
 
 
@@ -22,11 +23,9 @@ def _check_schedule(config: Config) -> Iterator[Violation]:
     elif schedule.name == "wsd" and schedule.min_lr and not schedule.decay_frac:
         limit = "has no effect with schedule.decay_frac = 0, by which the rate never decays"
         yield Violation("schedule.min_lr", schedule.min_lr, limit, "set 0, or give schedule.decay_frac")
-    for key in ("decay_frac", "decay_shape"):
-        value, default = getattr(schedule, key), ScheduleConfig.model_fields[key].default
-        if schedule.name != "wsd" and value != default:
-            limit = f"has no effect with schedule.name = {schedule.name}"
-            yield Violation(f"schedule.{key}", value, limit, f"set {default}, or schedule.name to wsd")
+    if schedule.name != "wsd":
+        why = f" with schedule.name = {schedule.name}"
+        yield from check_unused(schedule, "schedule", ("decay_frac", "decay_shape"), why, "schedule.name to wsd")
     if schedule.warmup_frac is not None and schedule.warmup_tokens is not None:
         yield Violation(
             "schedule.warmup_tokens",
