@@ -1,25 +1,31 @@
-"""Build a dataset from a recipe: read, leave out, split, tokenise, write."""
+"""Build a dataset from a recipe: read, clean, tokenise, write; every stage in tasks that a killed build keeps."""
 
-import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from maxtrain import __version__
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
+from maxtrain.corpus import ledger, stages
+from maxtrain.corpus.chain import Samples, add_counts
+from maxtrain.corpus.engine import Engine, Options, Outcome, Task
 from maxtrain.corpus.inputs import InputFile, find_inputs
-from maxtrain.corpus.recipe import FilterConfig, Recipe
-from maxtrain.corpus.records import BadLine, RawRecord, read_records
+from maxtrain.corpus.recipe import Recipe
+from maxtrain.corpus.registry import NAMES
+from maxtrain.corpus.split import split_of
 from maxtrain.dataset import (
+    LEDGER,
     QUARANTINE,
-    TRAIN_SPLIT,
+    SAMPLES,
     Dataset,
     DatasetWriter,
     Document,
@@ -29,189 +35,23 @@ from maxtrain.dataset import (
     RuleCounts,
     TokenizerRecord,
     check_replaceable,
-    document_id,
     holds_dataset,
     read_manifest,
+    token_dtype,
 )
-from maxtrain.tokenizer import Tokenizer, train_tokenizer
+from maxtrain.tokenizer import Tokenizer
 
-BUILD_VERSION = 1
+BUILD_VERSION = 2
 """Raise it with every change by which the same recipe and inputs give other documents, tokens, splits or quarantined
-lines, so that no dataset built before is taken for up to date."""
-_BATCH_CHARACTERS = 2**20
-
-
-@dataclass(frozen=True)
-class Item:
-    """A record that stays, with its identity and split."""
-
-    record: RawRecord
-    doc_id: str
-    split: str
-
-
-def split_of(doc_id: str, splits: Mapping[str, float]) -> str:
-    """The split of a document: a hash of its id falls in one of the shares laid end to end, or in the rest."""
-    digest = hashlib.sha256(b"split\0" + doc_id.encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    edge = 0.0
-    for name, fraction in splits.items():
-        edge += fraction
-        if place < edge:
-            return name
-    return TRAIN_SPLIT
-
-
-class Reading:
-    """One pass over the inputs; afterwards it knows what each rule did.
-
-    Args:
-        recipe: what stays.
-        inputs: files to read.
-        on_bad: called with every line that is no usable record.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        inputs: Sequence[InputFile],
-        on_bad: Callable[[BadLine], Any] | None = None,
-    ) -> None:
-        self._recipe = recipe
-        self._inputs = inputs
-        self._on_bad = on_bad
-        self._kept = Counter[str]()
-        self._dropped: dict[str, Counter[str]] = {"read": Counter(), "filter": Counter()}
-        self._first_bad: BadLine | None = None
-
-    def items(self, title: str) -> Iterator[Item]:
-        """Records that stay, in the order of files and lines.
-
-        Raises:
-            DataError: a file has changed; at the end, where no record stays.
-        """
-        total = sum(file.path.stat().st_size for file in self._inputs)
-        with tqdm(total=total, desc=title, unit="B", unit_scale=True, delay=1, leave=False) as bar:
-            for file in self._inputs:
-                for record in _unchanged_records(file, bar):
-                    if isinstance(record, BadLine):
-                        self._dropped["read"][record.reason] += 1
-                        self._first_bad = self._first_bad or record
-                        if self._on_bad is not None:
-                            self._on_bad(record)
-                        continue
-                    self._kept["read"] += 1
-                    if reason := drop_reason(record, self._recipe.filters):
-                        self._dropped["filter"][reason] += 1
-                        continue
-                    self._kept["filter"] += 1
-                    doc_id = document_id(
-                        record.source, original_id=record.original_id, url=record.url, text=record.text
-                    )
-                    yield Item(record, doc_id, split_of(doc_id, self._recipe.splits))
-        if not self._kept["filter"]:
-            raise self._nothing_left()
-
-    def _nothing_left(self) -> DataError:
-        counts = {**self._dropped["read"], **self._dropped["filter"]}
-        told = f"no document is left to write: {self._kept['read'] + self._dropped['read'].total():,} lines read"
-        if not counts:
-            more = f" and {len(self._inputs) - 1} more" if len(self._inputs) > 1 else ""
-            return DataError(f"{told}, {self._inputs[0].name}{more}: empty; give inputs that hold records")
-        told += ", of them " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
-        if bad := self._first_bad:
-            told += f"; the first unusable line is {bad.input}:{bad.line} ({bad.detail})"
-            told += "; give one JSON object with a text on each line"
-        if self._dropped["filter"]:
-            told += "; loosen the recipe's filters"
-        return DataError(told)
-
-    def rules(self) -> dict[str, RuleCounts]:
-        """Counts by rule; each record passes `read`, then `filter`."""
-        return {
-            name: RuleCounts(kept=self._kept[name], dropped=dict(sorted(reasons.items())))
-            for name, reasons in self._dropped.items()
-        }
-
-
-def _unchanged_records(file: InputFile, bar: tqdm) -> Iterator[RawRecord | BadLine]:
-    """What is in a file; the very bytes that are read must have the hash that the manifest will tell.
-
-    Raises:
-        DataError: at the end of the file, where they have another.
-    """
-    digest = hashlib.sha256()
-
-    def on_read(piece: bytes) -> None:
-        digest.update(piece)
-        bar.update(len(piece))
-
-    yield from read_records(file, on_read)
-    if digest.hexdigest() != file.sha256:
-        raise DataError(f"{file.path}: changed while it was read; build again when nothing writes it any more")
-
-
-def drop_reason(record: RawRecord, filters: FilterConfig) -> str | None:
-    """Why a record is left out, or None."""
-    if filters.min_bytes is None and filters.max_bytes is None:
-        return None
-    size = len(record.text.encode())
-    if filters.min_bytes is not None and size < filters.min_bytes:
-        return "min_bytes"
-    if filters.max_bytes is not None and size > filters.max_bytes:
-        return "max_bytes"
-    return None
+lines, so that no dataset built before is taken for up to date and no stage of an interrupted build is taken over."""
+_READ_BYTES = 16 * 2**20
+"""Small input files are read together, up to this size."""
+_STAGES = "maxtrain.corpus.stages:"
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
     """The recipe with every default, as the manifest keeps it; where it is built to is no part of it."""
     return recipe.model_dump(mode="json", exclude={"output"})
-
-
-def _make_tokenizer(recipe: Recipe, folder: Path, inputs: Sequence[InputFile]) -> Tokenizer:
-    if recipe.tokenizer.path is not None:
-        return Tokenizer.load(files.join(folder, recipe.tokenizer.path))
-    training = recipe.tokenizer.train
-    assert training is not None, "the recipe has one of the two"
-    items = Reading(recipe, inputs).items("read for tokenizer")
-    return train_tokenizer(
-        (item.record.text for item in items if item.split == TRAIN_SPLIT),
-        vocab_size=training.vocab_size,
-        sample_bytes=training.sample_bytes,
-        character_coverage=training.character_coverage,
-        num_reserved=training.reserved,
-    )
-
-
-def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
-    batch: list[Item] = []
-    characters = 0
-    for item in items:
-        batch.append(item)
-        characters += len(item.record.text)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-def _document(item: Item, tokens: list[int]) -> Document:
-    record = item.record
-    return Document(
-        doc_id=item.doc_id,
-        tokens=tokens,
-        num_bytes=len(record.text.encode()),
-        source=record.source,
-        lang=record.lang,
-        category=record.category,
-        split=item.split,
-        quality_score=record.quality_score,
-        licence=record.licence,
-        origin=record.origin,
-        input=record.input,
-        line=record.line,
-    )
 
 
 def is_up_to_date(recipe: Recipe, inputs: list[InputRecord], output: Path, folder: Path) -> bool:
@@ -233,14 +73,30 @@ def is_up_to_date(recipe: Recipe, inputs: list[InputRecord], output: Path, folde
 
 @dataclass(frozen=True)
 class Built:
-    """What `build` did."""
+    """What `build` did.
+
+    Attributes:
+        output: where the dataset is.
+        manifest: what it says.
+        up_to_date: there was nothing to do.
+        cpu_seconds, peak_bytes: of the tasks; the most that one worker held.
+    """
 
     output: Path
     manifest: Manifest
     up_to_date: bool
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
 
 
-def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, force: bool = False) -> Built:
+def build(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    output: str | Path | None = None,
+    force: bool = False,
+    options: Options | None = None,
+) -> Built:
     """Build the dataset; the same recipe and inputs give the same bytes.
 
     Args:
@@ -248,6 +104,7 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
         folder: directory of the recipe, which its paths are relative to.
         output: instead of the recipe's output; relative to where the process runs.
         force: replace an output that is another dataset.
+        options: how to run (null: the defaults); no byte depends on them.
 
     Raises:
         DataError: the output is another dataset or none, an input changes meanwhile, nothing is left to write, or two
@@ -270,10 +127,28 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
             f"{target}: exists and was built from another recipe, other inputs or by other code; "
             "replace it with --force or choose another --output"
         )
-    tokenizer = _make_tokenizer(recipe, folder, found)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.absolute().with_name(f".{target.name}.work")
+    with Engine(work, options or Options()) as engine:
+        run = _Run(recipe, folder, found, engine)
+        run.read()
+        run.clean()
+        tokenizer, name = run.tokenizer()
+        run.encode(tokenizer, name)
+        with DatasetWriter(
+            target, _record(recipe, tokenizer), tokenizer.model, shard_tokens=recipe.shard_tokens, replace=force
+        ) as writer:
+            run.publish(writer, tokenizer)
+            history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, run.rules, recipe.splits)
+            manifest = writer.finish(history)
+        shutil.rmtree(work)
+    return Built(target, manifest, False, engine.cpu_seconds, engine.peak_bytes)
+
+
+def _record(recipe: Recipe, tokenizer: Tokenizer) -> TokenizerRecord:
     if recipe.add_bos and tokenizer.bos_id is None:
         raise DataError("add_bos: the tokenizer has no bos id; leave add_bos out or use another tokenizer")
-    record = TokenizerRecord(
+    return TokenizerRecord(
         sha256=tokenizer.hash,
         vocab_size=tokenizer.vocab_size,
         pad_id=tokenizer.pad_id,
@@ -281,11 +156,6 @@ def build(recipe: Recipe, folder: Path, *, output: str | Path | None = None, for
         eod_id=tokenizer.eod_id,
         unk_id=tokenizer.unk_id,
     )
-    with DatasetWriter(target, record, tokenizer.model, shard_tokens=recipe.shard_tokens, replace=force) as writer:
-        rules = _fill(writer, recipe, found, tokenizer)
-        history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, rules, recipe.splits)
-        manifest = writer.finish(history)
-    return Built(target, manifest, False)
 
 
 def _beside(folder: Path, output: str) -> Path:
@@ -299,21 +169,176 @@ def _beside(folder: Path, output: str) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _fill(
-    writer: DatasetWriter, recipe: Recipe, inputs: Sequence[InputFile], tokenizer: Tokenizer
-) -> dict[str, RuleCounts]:
-    """Give the writer every document that stays, and its directory the list of bad lines; returns the rules' counts."""
-    path = writer.partial / QUARANTINE
-    with path.open("w", encoding="utf-8") as quarantine:
+@dataclass
+class _Run:
+    """One build: its stages in order, each with what the one before has left."""
 
-        def set_aside(line: BadLine) -> None:
-            quarantine.write(json.dumps(asdict(line), ensure_ascii=False) + "\n")
+    recipe: Recipe
+    folder: Path
+    inputs: list[InputFile]
+    engine: Engine
+    rules: dict[str, RuleCounts] = field(default_factory=dict)
+    """Counts by rule, in running order."""
 
-        reading = Reading(recipe, inputs, set_aside)
-        for batch in _batches(reading.items("tokenise")):
-            encoded = tokenizer.encode_many([item.record.text for item in batch])
-            for item, tokens in zip(batch, encoded, strict=True):
-                writer.add(_document(item, tokens))
-    if path.stat().st_size == 0:
-        path.unlink()
-    return reading.rules()
+    def __post_init__(self) -> None:
+        self._read: list[Outcome] = []
+        self._clean: list[Outcome] = []
+        self._encoded: list[Outcome] = []
+
+    def _task(self, stage: str, arguments: dict[str, Any], weight: int, *, function: str | None = None) -> Task:
+        return Task(stage, _STAGES + (function or stage), arguments, BUILD_VERSION, max(weight, 1))
+
+    def read(self) -> None:
+        """Raw files to shards."""
+        self._tell_changed_inputs()
+        tasks = [
+            self._task("read", {"files": [_told(file) for file in group]}, sum(_size(file) for file in group))
+            for group in _groups(self.inputs)
+        ]
+        self._read = self.engine.run(tasks, "read")
+        dropped: dict[str, int] = {}
+        for outcome in self._read:
+            for reason, count in outcome.facts["bad"].items():
+                dropped[reason] = dropped.get(reason, 0) + count
+        kept = sum(outcome.facts["documents"] for outcome in self._read)
+        self.rules["read"] = RuleCounts(kept=kept, dropped=dict(sorted(dropped.items())))
+        self._check_some_are_left(kept)
+
+    def clean(self) -> None:
+        """Rules about single documents."""
+        common = {
+            "rules": self.recipe.model_dump(mode="json")["rules"],
+            "without": {file.name: sorted(file.entry.without) for file in self.inputs if file.entry.without},
+            "samples": self.recipe.samples,
+        }
+        tasks = [
+            self._task("clean", common | {"shard": f"{outcome.folder}/{shard['file']}"}, shard["bytes"])
+            for outcome in self._read
+            for shard in outcome.facts["shards"]
+        ]
+        self._clean = self.engine.run(tasks, "clean")
+        found: dict[str, RuleCounts] = {}
+        for outcome in self._clean:
+            for name, told in outcome.facts["rules"].items():
+                counts = RuleCounts.model_validate(told)
+                found[name] = add_counts(found[name], counts) if name in found else counts
+        self.rules |= {name: found[name] for name in NAMES if name in found}
+        self._check_some_are_left(sum(shard["documents"] for _, shard in self._shards()))
+
+    def _shards(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Cleaned shards: path in the work directory, and facts."""
+        for outcome in self._clean:
+            for shard in outcome.facts["shards"]:
+                yield f"{outcome.folder}/{shard['file']}", shard
+
+    def tokenizer(self) -> tuple[Tokenizer, str]:
+        """The recipe's tokenizer and where workers find it, relative to the work directory."""
+        config = self.recipe.tokenizer
+        if config.path is not None:
+            tokenizer = Tokenizer.load(files.join(self.folder, config.path))
+            name = f"tokenizer-{tokenizer.hash[:24]}.model"
+            files.write_atomic(self.engine.work / name, tokenizer.model)
+            return tokenizer, name
+        assert config.train is not None, "the recipe has one of the two"
+        shards = list(self._shards())
+        arguments = {
+            "shards": [path for path, _ in shards],
+            "training": config.train.model_dump(mode="json"),
+            "splits": self.recipe.splits,
+        }
+        weight = sum(shard["bytes"] for _, shard in shards)
+        (outcome,) = self.engine.run([self._task("tokenizer", arguments, weight, function="train")], "train tokenizer")
+        name = f"{outcome.folder}/tokenizer.model"
+        return Tokenizer.load(self.engine.work / name, expected_hash=outcome.facts["sha256"]), name
+
+    def encode(self, tokenizer: Tokenizer, name: str) -> None:
+        """Documents to token ids."""
+        common = {"tokenizer": name, "tokenizer_sha256": tokenizer.hash}
+        tasks = [self._task("encode", common | {"shard": path}, shard["bytes"]) for path, shard in self._shards()]
+        self._encoded = self.engine.run(tasks, "tokenise")
+
+    def publish(self, writer: DatasetWriter, tokenizer: Tokenizer) -> None:
+        """Give the writer every document, and its directory the ledger, the samples and the list of bad lines."""
+        work = self.engine.work
+        dtype = token_dtype(tokenizer.vocab_size)
+        for outcome in tqdm(self._encoded, desc="collect", unit="shard", delay=1, leave=False):
+            tokens = np.fromfile(work / outcome.folder / stages.TOKENS, dtype)
+            start = 0
+            for row in pq.read_table(work / outcome.folder / stages.TABLE, use_threads=False).to_pylist():
+                stop = start + row.pop("num_ids")
+                split = split_of(row["doc_id"], self.recipe.splits)
+                writer.add(Document(tokens=tokens[start:stop], split=split, **row))
+                start = stop
+        ledger.join_parts(
+            writer.partial / LEDGER,
+            [work / outcome.folder / stages.LEDGER_PART for outcome in (*self._clean, *self._encoded)],
+        )
+        samples = Samples(self.recipe.samples)
+        for outcome in self._clean:
+            for sample in stages.read_samples(work / outcome.folder / stages.SAMPLES_PART):
+                samples.take(sample)
+        if found := samples.all():
+            stages.write_samples(writer.partial / SAMPLES, found)
+        bad = b"".join((work / outcome.folder / QUARANTINE).read_bytes() for outcome in self._read)
+        if bad:
+            (writer.partial / QUARANTINE).write_bytes(bad)
+
+    def _tell_changed_inputs(self) -> None:
+        """Say which inputs are not what an interrupted build has read; what follows from them is made anew."""
+        path = self.engine.work / "inputs.json"
+        hashes = {file.name: file.sha256 for file in self.inputs}
+        if path.exists():
+            before = json.loads(path.read_text("utf-8"))
+            for name in sorted(name for name in hashes.keys() & before.keys() if hashes[name] != before[name]):
+                tqdm.write(f"{name}: changed since the build was interrupted; what comes of it is made anew")
+        files.write_atomic(path, json.dumps(hashes, ensure_ascii=False).encode())
+
+    def _check_some_are_left(self, documents: int) -> None:
+        """Refuse a dataset without documents, with what became of the lines.
+
+        Raises:
+            DataError: no document is left.
+        """
+        if documents:
+            return
+        reasons: dict[str, int] = {}
+        for counts in self.rules.values():
+            for reason, count in counts.dropped.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        read = self.rules["read"]
+        told = f"no document is left to write: {read.kept + sum(read.dropped.values()):,} lines read"
+        if not reasons:
+            more = f" and {len(self.inputs) - 1} more" if len(self.inputs) > 1 else ""
+            raise DataError(f"{told}, {self.inputs[0].name}{more}: empty; give inputs that hold records")
+        told += ", of them " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+        if bad := next((outcome.facts["first_bad"] for outcome in self._read if outcome.facts["first_bad"]), None):
+            told += f"; the first unusable line is {bad['input']}:{bad['line']} ({bad['detail']})"
+            told += "; give one JSON object with a text on each line"
+        if read.kept:
+            told += "; loosen the recipe's rules"
+        raise DataError(told)
+
+
+def _told(file: InputFile) -> dict[str, Any]:
+    """An input file for a worker."""
+    entry = file.entry.model_dump(mode="json", exclude={"without"})
+    return {"name": file.name, "path": str(file.path.absolute()), "sha256": file.sha256, "entry": entry}
+
+
+def _size(file: InputFile) -> int:
+    return file.path.stat().st_size
+
+
+def _groups(inputs: Sequence[InputFile]) -> Iterator[list[InputFile]]:
+    """Files in order, small ones together."""
+    group: list[InputFile] = []
+    total = 0
+    for file in inputs:
+        size = _size(file)
+        if group and total + size > _READ_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(file)
+        total += size
+    if group:
+        yield group

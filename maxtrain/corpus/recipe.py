@@ -1,15 +1,16 @@
 """The recipe: which files become which dataset, and how."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from maxtrain.config.load import validate_tree
-from maxtrain.config.merge import Source
+from maxtrain.config.merge import load_source
 from maxtrain.config.schema import Section
-from maxtrain.config.schema.types import AsTuple, Fraction, PositiveCount, PositiveInt, as_float
-from maxtrain.config.yaml_files import read_mapping
+from maxtrain.config.schema.types import AsTuple, Fraction, NonNegativeSize, PositiveCount, PositiveInt, as_float
+from maxtrain.corpus.registry import NAMES, RulesConfig
 from maxtrain.dataset import TRAIN_SPLIT
 from maxtrain.tokenizer.train import MOST_IDS
 
@@ -36,6 +37,17 @@ class InputConfig(Section):
     """Licence of records that state none in a field `licence`."""
     tags: DefaultTags = DefaultTags()
     """Tags of records that have none of their own."""
+    without: Annotated[tuple[str, ...], AsTuple] = ()
+    """Names of rules that these files are spared."""
+
+    @field_validator("without")
+    @classmethod
+    def _rules_exist(cls, without: tuple[str, ...]) -> tuple[str, ...]:
+        for name in without:
+            if name not in NAMES:
+                near = get_close_matches(name, NAMES, n=1, cutoff=0.5)
+                raise ValueError(f"no rule {name}; {f'did you mean {near[0]}?' if near else ', '.join(NAMES)}")
+        return without
 
     def patterns(self) -> tuple[str, ...]:
         """Paths or patterns."""
@@ -70,15 +82,6 @@ class TokenizerConfig(Section):
         return self
 
 
-class FilterConfig(Section):
-    """Documents to leave out; null for no limit."""
-
-    min_bytes: PositiveCount | None = None
-    """Least UTF-8 bytes of text."""
-    max_bytes: PositiveCount | None = None
-    """Most UTF-8 bytes of text."""
-
-
 class Recipe(Section):
     """How a dataset is built."""
 
@@ -94,8 +97,10 @@ class Recipe(Section):
     """Write bos before each document."""
     shard_tokens: PositiveCount = 2**27
     """Most tokens in a shard."""
-    filters: FilterConfig = FilterConfig()
-    """Documents to leave out."""
+    rules: RulesConfig = RulesConfig()  # type: ignore[valid-type]
+    """Rules about single documents, by name; true for a rule's defaults."""
+    samples: NonNegativeSize = 20
+    """Documents of each rule and reason that are kept to look at, before and after it."""
 
     @field_validator("splits")
     @classmethod
@@ -108,11 +113,10 @@ class Recipe(Section):
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """Read and validate a recipe.
+    """Read and validate a recipe, with what it extends.
 
     Raises:
-        UserError: the file cannot be read, or (ConfigError) breaks the schema, with every violation at once.
+        UserError: a file cannot be read or extends itself, or (ConfigError) the recipe breaks the schema, with every
+            violation at once.
     """
-    tree, lines = read_mapping(Path(path))
-    origins = {key: f"{path}:{line}" for key, line in lines.items()}
-    return validate_tree(Recipe, Source(str(path), tree, origins))
+    return validate_tree(Recipe, load_source(path))

@@ -3,8 +3,11 @@
 from maxtrain.dataset.filter import Filter
 from maxtrain.dataset.format import (
     FORMAT_VERSION,
+    LEDGER,
+    LENGTH_BUCKETS,
     MANIFEST,
     QUARANTINE,
+    SAMPLES,
     TRAIN_SPLIT,
     InputRecord,
     Manifest,
@@ -21,8 +24,11 @@ from maxtrain.dataset.writer import DatasetWriter, Document, History, check_repl
 
 __all__ = [
     "FORMAT_VERSION",
+    "LEDGER",
+    "LENGTH_BUCKETS",
     "MANIFEST",
     "QUARANTINE",
+    "SAMPLES",
     "TRAIN_SPLIT",
     "Coded",
     "Dataset",

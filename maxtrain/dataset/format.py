@@ -1,7 +1,8 @@
 """The dataset's format on disk: identity of a document, manifest, columns of the document table.
 
-A dataset directory holds `manifest.json`, `documents.parquet`, `shards/00000.bin …`, `tokenizer.model` and, where
-lines of the inputs were no usable records, `quarantine.jsonl`. Shards are flat little-endian token files, documents in
+A dataset directory holds `manifest.json`, `documents.parquet`, `shards/00000.bin …`, `tokenizer.model`, the ledger of
+every document's fate with samples of what rules did (`ledger.parquet`, `samples.parquet`) and, where lines of the
+inputs were no usable records, `quarantine.jsonl`. Shards are flat little-endian token files, documents in
 `doc_id` order, each `bos? text eod`; a document lies in one shard.
 """
 
@@ -12,15 +13,24 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.parquet"
 TOKENIZER = "tokenizer.model"
 QUARANTINE = "quarantine.jsonl"
+"""Input lines that are no usable record, each with its place and reason."""
+LEDGER = "ledger.parquet"
+"""What every rule did to every document."""
+SAMPLES = "samples.parquet"
+"""Some documents of every rule, before and after it."""
+ATTACHMENTS = (QUARANTINE, LEDGER, SAMPLES)
+"""Files that tell how a dataset came to be; training does not read them."""
 TRAIN_SPLIT = "train"
 
 TAGS = ("source", "lang", "category", "split")
 """Dictionary-encoded columns of the document table that a tag filter may name."""
+LENGTH_BUCKETS = (128, 512, 2048, 8192, 32768, 131072)
+"""Upper bounds, in tokens, of the document table's length buckets; the last bucket has none."""
 
 
 def document_id(source: str, *, original_id: str | None, url: str | None, text: str) -> str:
@@ -75,10 +85,10 @@ class DocumentsRecord(Record):
     sha256: str
 
 
-class QuarantineRecord(Record):
-    """The list of input lines that are no usable record, each with its place and reason."""
+class FileRecord(Record):
+    """A file beside the tokens."""
 
-    file: str = QUARANTINE
+    file: str
     num_bytes: int = Field(gt=0)
     sha256: str
 
@@ -125,8 +135,8 @@ class Manifest(Record):
     tokenizer: TokenizerRecord
     documents: DocumentsRecord
     shards: tuple[ShardRecord, ...] = Field(min_length=1)
-    quarantine: QuarantineRecord | None
-    """Null where every line is a record."""
+    attachments: tuple[FileRecord, ...]
+    """Those of `ATTACHMENTS` that there are."""
     totals: Totals
     splits: dict[str, SplitRecord]
     licences: dict[str, Totals]

@@ -16,7 +16,7 @@ _CURE = "restore the file or build the dataset again"
 def verify_files(location: str, manifest: Manifest, *, full: bool, progress: bool) -> None:
     """Check the files of a dataset against its manifest.
 
-    The document table and the tokenizer are always hashed; shards and the quarantine when `full`, else only measured.
+    The document table and the tokenizer are always hashed; shards and attachments when `full`, else only measured.
     `full` also holds every token id against the vocabulary.
 
     Raises:
@@ -30,10 +30,10 @@ def verify_files(location: str, manifest: Manifest, *, full: bool, progress: boo
             raise DataError(f"{path}: the {what} is missing; {_CURE}") from None
         if found != record.sha256:
             raise DataError(f"{path}: the {what} is damaged or not the dataset's own (hash differs); {_CURE}")
-    if (quarantine := manifest.quarantine) is not None:
-        path = files.join(location, quarantine.file)
-        _check_size(path, quarantine.num_bytes, "list of quarantined lines")
-        if full and files.sha256_file(path, quarantine.num_bytes) != quarantine.sha256:
+    for attachment in manifest.attachments:
+        path = files.join(location, attachment.file)
+        _check_size(path, attachment.num_bytes, "attachment")
+        if full and files.sha256_file(path, attachment.num_bytes) != attachment.sha256:
             raise _damaged(path)
     total = sum(shard.num_bytes for shard in manifest.shards)
     with tqdm(
@@ -51,8 +51,7 @@ def verify_only_own_files(location: str, manifest: Manifest) -> None:
         OSError: the dataset cannot be listed.
     """
     own = {MANIFEST, manifest.documents.file, manifest.tokenizer.file, *(shard.file for shard in manifest.shards)}
-    if manifest.quarantine is not None:
-        own.add(manifest.quarantine.file)
+    own |= {attachment.file for attachment in manifest.attachments}
     foreign = [name for name in files.list_files(location) if name not in own]
     if foreign:
         more = f" and {len(foreign) - 10:,} more" if len(foreign) > 10 else ""

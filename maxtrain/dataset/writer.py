@@ -23,16 +23,17 @@ from tqdm import tqdm
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
 from maxtrain.dataset.format import (
+    ATTACHMENTS,
     DOCUMENTS,
     FORMAT_VERSION,
+    LENGTH_BUCKETS,
     MANIFEST,
-    QUARANTINE,
     TOKENIZER,
     TRAIN_SPLIT,
     DocumentsRecord,
+    FileRecord,
     InputRecord,
     Manifest,
-    QuarantineRecord,
     RuleCounts,
     ShardRecord,
     SplitRecord,
@@ -66,6 +67,7 @@ class Document:
     """Input file that holds the record."""
     line: int
     """Line of the record in it, from 1."""
+    url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class _Index:
         self.line = array("q")
         self.origins = bytearray()
         self.origin_ends = array("q")
+        self.urls = bytearray()
+        self.url_ends = array("q")
 
     def append(self, document: Document, num_tokens: int) -> None:
         self.doc_ids += bytes.fromhex(document.doc_id)
@@ -122,6 +126,8 @@ class _Index:
         self.line.append(document.line)
         self.origins += document.origin.encode()
         self.origin_ends.append(len(self.origins))
+        self.urls += (document.url or "").encode()
+        self.url_ends.append(len(self.urls))
 
     def order(self) -> np.ndarray:
         """Arrival numbers in `doc_id` order.
@@ -169,7 +175,7 @@ def check_replaceable(output: Path) -> None:
     Raises:
         DataError: something else lies there.
     """
-    own = {MANIFEST, DOCUMENTS, TOKENIZER, QUARANTINE, _SHARDS}
+    own = {MANIFEST, DOCUMENTS, TOKENIZER, *ATTACHMENTS, _SHARDS}
     foreign = [path for path in output.iterdir() if path.name not in own]
     foreign += [path for path in (output / _SHARDS).glob("*") if path.suffix != ".bin" or not path.stem.isdecimal()]
     if foreign:
@@ -182,7 +188,7 @@ class DatasetWriter:
     Use it as a context manager: without `finish`, nothing is left behind.
 
     Attributes:
-        partial: the directory while it grows; a caller may write the quarantine to it.
+        partial: the directory while it grows; a caller may write the attachments to it.
 
     Args:
         output: the dataset's directory.
@@ -288,7 +294,7 @@ class DatasetWriter:
             tokenizer=self.tokenizer,
             documents=DocumentsRecord(count=len(order), sha256=files.sha256_file(self.partial / DOCUMENTS)),
             shards=tuple(shards),
-            quarantine=_quarantine_record(self.partial / QUARANTINE),
+            attachments=tuple(_file_records(self.partial, ATTACHMENTS)),
             totals=_totals(self._index, slice(None)),
             splits=_split_records(self._index, history.split_fractions),
             licences={name: _totals(self._index, mask) for name, mask in _groups(self._index, "licence")},
@@ -351,10 +357,10 @@ class DatasetWriter:
             shutil.rmtree(aside)
 
 
-def _quarantine_record(path: Path) -> QuarantineRecord | None:
-    if not path.exists():
-        return None
-    return QuarantineRecord(num_bytes=files.size(path), sha256=files.sha256_file(path))
+def _file_records(folder: Path, names: Sequence[str]) -> Iterator[FileRecord]:
+    for name in names:
+        if (path := folder / name).exists():
+            yield FileRecord(file=name, num_bytes=files.size(path), sha256=files.sha256_file(path))
 
 
 def _shard_bounds(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
@@ -389,6 +395,10 @@ def _split_records(index: _Index, fractions: Mapping[str, float]) -> dict[str, S
     }
 
 
+def _bucket_names() -> list[str]:
+    return [*(f"<={bound}" for bound in LENGTH_BUCKETS), f">{LENGTH_BUCKETS[-1]}"]
+
+
 def _document_table(index: _Index, order: np.ndarray, places: np.ndarray) -> pa.Table:
     """The document table in `doc_id` order; one dictionary per tag, sorted by name."""
 
@@ -396,20 +406,27 @@ def _document_table(index: _Index, order: np.ndarray, places: np.ndarray) -> pa.
         codes, names = index.coded[name].sorted_codes()
         return pa.DictionaryArray.from_arrays(pa.array(codes[order]), pa.array(names, pa.string()))
 
+    def texts(data: bytearray, ends: array) -> list[str]:
+        bounds = np.concatenate([[0], np.frombuffer(ends, np.int64)])
+        return [data[bounds[n] : bounds[n + 1]].decode() for n in order]
+
     ids = index.doc_ids.hex()
-    ends = np.frombuffer(index.origin_ends, np.int64)
-    starts = np.concatenate([[0], ends[:-1]])
+    num_tokens = np.frombuffer(index.num_tokens, np.int64)[order]
     quality = np.frombuffer(index.quality, np.float64)[order]
     columns = {
         "doc_id": pa.array([ids[32 * number : 32 * number + 32] for number in order], pa.string()),
         "shard": pa.array(places[:, 0].astype(np.int32)),
         "offset": pa.array(places[:, 1]),
-        "num_tokens": pa.array(np.frombuffer(index.num_tokens, np.int64)[order]),
+        "num_tokens": pa.array(num_tokens),
         "num_bytes": pa.array(np.frombuffer(index.num_bytes, np.int64)[order]),
         **{name: coded(name) for name in ("source", "lang", "category", "split")},
         "quality_score": pa.array(quality, mask=np.isnan(quality)),
         "licence": coded("licence"),
-        "origin": pa.array([index.origins[starts[n] : ends[n]].decode() for n in order], pa.string()),
+        "length_bucket": pa.DictionaryArray.from_arrays(
+            pa.array(np.searchsorted(LENGTH_BUCKETS, num_tokens).astype(np.int32)), pa.array(_bucket_names())
+        ),
+        "origin": pa.array(texts(index.origins, index.origin_ends), pa.string()),
+        "url": pa.array(texts(index.urls, index.url_ends), pa.string()),
         "input": coded("input"),
         "line": pa.array(np.frombuffer(index.line, np.int64)[order]),
     }

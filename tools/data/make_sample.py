@@ -16,7 +16,7 @@ from pathlib import Path
 import zstandard
 
 from maxtrain.core.lines import iterate_lines
-from maxtrain.corpus.build import split_of
+from maxtrain.corpus.split import split_of
 from maxtrain.dataset import TRAIN_SPLIT, document_id
 
 MAX_DOCUMENT_BYTES = 32_768

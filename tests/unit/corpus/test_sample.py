@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from maxtrain.core.lines import iterate_lines
-from maxtrain.corpus.build import split_of
+from maxtrain.corpus.split import split_of
 from maxtrain.corpus.inputs import find_inputs
 from maxtrain.corpus.recipe import load_recipe
 from maxtrain.dataset import document_id
