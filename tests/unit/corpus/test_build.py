@@ -138,7 +138,7 @@ def test_only_a_dataset_is_replaced_and_nothing_beside_it(recipe, capsys):
     assert main(["build", str(recipe), "--force"]) == 0
 
 
-GOLDEN = (2, "")
+GOLDEN = (2, "8ea840acb54a322594954d33906b65bad8b461cbb95869755b416a17611a6be6")
 """BUILD_VERSION, and a hash of what it makes of the fixture's recipe."""
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from maxtrain.core.lines import iterate_lines
-from maxtrain.corpus.split import split_of
 from maxtrain.corpus.inputs import find_inputs
 from maxtrain.corpus.recipe import load_recipe
+from maxtrain.corpus.split import split_of
 from maxtrain.dataset import document_id
 
 FREE = re.compile(r"public domain|MIT\b|BSD-3-Clause|BSL-1\.0|PSF-2\.0|CC0-1\.0")
