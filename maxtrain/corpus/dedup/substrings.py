@@ -2,8 +2,9 @@
 
 Lee et al. cut repeats of 50 tokens with a suffix array over the whole corpus. Here fingerprints are sampled by
 winnowing (Schleimer, Wilkerson, Aiken 2003): of the hashes of all passages of some weight, the least in every window of
-starts is kept, so that two equal passages of `min_length` surely have one in common. Fingerprints are partitioned by hash; a
-later occurrence is compared with the first one and extended as far as the texts agree. Memory is that of a partition.
+starts is kept, so that two equal passages of `min_length` surely have one in common. Fingerprints are partitioned by
+hash; a later occurrence is compared with the first one and extended as far as the texts agree. Memory is that of a
+partition.
 
 Lengths are weights: a character counts 1, one of a script without spaces 2, white space 0. The default of 75 is a long
 sentence, in Chinese 38 characters; the 50 tokens of Lee et al. are about 170 in English.
