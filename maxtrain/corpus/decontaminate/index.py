@@ -4,7 +4,11 @@ A folder with two files for each file of items:
 
     TASK.json     version, items, their file's SHA-256, licences, sources, n-grams, the SHA-256 of TASK.grams
     TASK.grams    little-endian: hashes of long n-grams [long] uint64 ascending, of short ones [short] uint64 ascending,
-                  the item of each [long], [short] uint32, then the items' ids, one a line, compressed by zlib
+                  the item of each [long], [short] uint16 (uint32 from 65,536 items on), then the items' ids, one a
+                  line, compressed by zlib
+
+With fewer n-grams than there are (`max_grams`), short ones are kept only of items that have no long one: the share that
+makes a near-match cannot be told from a sample of a few.
 """
 
 import hashlib
@@ -54,6 +58,24 @@ def _rows(items: Items, kind: int, most: int | None) -> tuple[np.ndarray, np.nda
     return hashes[order], owners[order]
 
 
+def _encode(items: Items, most: int | None) -> tuple[bytes, dict[str, int]]:
+    long, long_items = _rows(items, 0, most)
+    short, short_items = _rows(items, 1, most)
+    searchable = len(np.unique(np.concatenate([long_items, short_items])))
+    if most is not None:
+        needed = ~np.isin(short_items, long_items)
+        short, short_items = short[needed], short_items[needed]
+    kind = _item_kind(len(items.ids))
+    columns = ((long, "<u8"), (short, "<u8"), (long_items, kind), (short_items, kind))
+    data = b"".join(array.astype(kind).tobytes() for array, kind in columns)
+    told = {"too_short": len(items.ids) - searchable, "long": len(long), "short": len(short)}
+    return data + zlib.compress("\n".join(items.ids).encode(), 9), told
+
+
+def _item_kind(items: int) -> str:
+    return "<u2" if items < 2**16 else "<u4"
+
+
 def build_eval_index(paths: Sequence[Path], output: Path, max_grams: int | None = None) -> dict[str, Any]:
     """Write the index of files of items.
 
@@ -76,25 +98,18 @@ def build_eval_index(paths: Sequence[Path], output: Path, max_grams: int | None 
         items = read_items(path)
         if items.task in tasks:
             raise UserError(f"{path}: a second file of items named {items.task}; rename one")
-        long, long_items = _rows(items, 0, max_grams)
-        short, short_items = _rows(items, 1, max_grams)
-        data = b"".join(
-            array.astype(kind).tobytes()
-            for array, kind in ((long, "<u8"), (short, "<u8"), (long_items, "<u4"), (short_items, "<u4"))
-        ) + zlib.compress("\n".join(items.ids).encode(), 9)
+        data, told = _encode(items, max_grams)
         (output / f"{items.task}.grams").write_bytes(data)
         tasks[items.task] = {
             "version": VERSION,
             "task": items.task,
             "items": len(items.ids),
             "items_sha256": items.sha256,
-            "too_short": len(items.ids) - len(np.unique(short_items)),
             "parts": ["+".join(part) for part in PARTS],
             "long_units": LONG,
             "short_units": SHORT,
             "max_grams": max_grams,
-            "long": len(long),
-            "short": len(short),
+            **told,
             "grams_sha256": hashlib.sha256(data).hexdigest(),
             "licences": items.licences,
             "sources": items.sources,
@@ -146,10 +161,12 @@ def _load_task(folder: Path, path: Path) -> tuple[dict[str, Any], list[np.ndarra
         if hashlib.sha256(data).hexdigest() != manifest["grams_sha256"]:
             raise DataError(f"{path}: the n-grams' SHA-256 is not the manifest's; build the index anew")
         long, short = manifest["long"], manifest["short"]
-        bounds = np.cumsum([0, 8 * long, 8 * short, 4 * long, 4 * short])
+        item_kind = _item_kind(manifest["items"])
+        columns = (("<u8", long), ("<u8", short), (item_kind, long), (item_kind, short))
+        bounds = np.cumsum([0, *(np.dtype(kind).itemsize * count for kind, count in columns)])
         arrays = [
             np.frombuffer(data[start:stop], kind)
-            for start, stop, kind in zip(bounds[:-1], bounds[1:], ("<u8", "<u8", "<u4", "<u4"), strict=True)
+            for start, stop, (kind, _) in zip(bounds[:-1], bounds[1:], columns, strict=True)
         ]
         return manifest, arrays, zlib.decompress(data[bounds[-1] :]).decode().split("\n")
     except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
@@ -181,10 +198,14 @@ def load_eval_index(folder: Path, tasks: Sequence[str] | None = None) -> EvalInd
     firsts = np.cumsum(counts) - counts
     long = np.concatenate([arrays[0] for _, arrays, _ in loaded]).astype(np.uint64)
     short = np.concatenate([arrays[1] for _, arrays, _ in loaded]).astype(np.uint64)
-    long_owners = np.concatenate([arrays[2] + first for (_, arrays, _), first in zip(loaded, firsts, strict=True)])
-    short_owners = np.concatenate([arrays[3] + first for (_, arrays, _), first in zip(loaded, firsts, strict=True)])
+    long_owners, short_owners = (
+        np.concatenate(
+            [arrays[at].astype(np.int64) + first for (_, arrays, _), first in zip(loaded, firsts, strict=True)]
+        )
+        for at in (2, 3)
+    )
     rows = np.concatenate([long, short])
-    owners = np.concatenate([long_owners, short_owners]).astype(np.int64)
+    owners = np.concatenate([long_owners, short_owners])
     order = np.lexsort((owners, rows))
     grams, starts = np.unique(rows[order], return_index=True)
     items = int(counts.sum())

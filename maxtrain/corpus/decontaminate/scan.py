@@ -76,10 +76,10 @@ def _find(
     for place in range(len(hashes)):
         bit = hashes[place] >> np.uint64(60 - bits)
         likely[count] = place
-        count += np.int64((table[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1))
+        count += int((table[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1))
     numbers = np.empty(count, np.int64)
     found = 0
-    for at in range(count):
+    for at in range(len(numbers)):
         place = likely[at]
         gram = hashes[place]
         prefix = gram >> np.uint64(64 - bits)
