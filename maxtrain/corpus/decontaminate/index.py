@@ -4,11 +4,11 @@ A folder with two files for each file of items:
 
     TASK.json     version, items, their file's SHA-256, licences, sources, n-grams, the SHA-256 of TASK.grams
     TASK.grams    little-endian: hashes of long n-grams [long] uint64 ascending, of short ones [short] uint64 ascending,
-                  the item of each [long], [short] uint16 (uint32 from 65,536 items on), then the items' ids, one a
-                  line, compressed by zlib
+                  the passage of each [long], [short] uint16 (uint32 from 65,536 on; those of item i are 2i, and 2i + 1
+                  for its solution), then the items' ids, one a line, compressed by zlib
 
-With fewer n-grams than there are (`max_grams`), short ones are kept only of items that have no long one: the share that
-makes a near-match cannot be told from a sample of a few.
+With fewer n-grams than there are (`max_grams`), short ones are kept only of passages that have no long one: the share
+that makes a near-match cannot be told from a sample of a few.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ def _sample(hashes: np.ndarray, most: int | None) -> np.ndarray:
 def _rows(items: Items, kind: int, most: int | None) -> tuple[np.ndarray, np.ndarray]:
     sizes = LONG if kind == 0 else SHORT
     grams, numbers = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint32)]
-    for number, passages in enumerate(items.passages):
-        found = [gram_hashes(units, sizes[unspaced]) for units, unspaced in passages]
-        chosen = np.unique(np.concatenate([_sample(part, most) for part in found] + [grams[0]]))
+    passages = [passage for parts in items.passages for passage in parts]
+    for number, (units, unspaced) in enumerate(passages):
+        chosen = _sample(gram_hashes(units, sizes[unspaced]), most)
         grams.append(chosen)
         numbers.append(np.full(len(chosen), number, np.uint32))
     hashes, owners = np.concatenate(grams), np.concatenate(numbers)
@@ -61,7 +61,7 @@ def _rows(items: Items, kind: int, most: int | None) -> tuple[np.ndarray, np.nda
 def _encode(items: Items, most: int | None) -> tuple[bytes, dict[str, int]]:
     long, long_items = _rows(items, 0, most)
     short, short_items = _rows(items, 1, most)
-    searchable = len(np.unique(np.concatenate([long_items, short_items])))
+    searchable = len(np.unique(np.concatenate([long_items, short_items]) // len(PARTS)))
     if most is not None:
         needed = ~np.isin(short_items, long_items)
         short, short_items = short[needed], short_items[needed]
@@ -73,7 +73,7 @@ def _encode(items: Items, most: int | None) -> tuple[bytes, dict[str, int]]:
 
 
 def _item_kind(items: int) -> str:
-    return "<u2" if items < 2**16 else "<u4"
+    return "<u2" if items * len(PARTS) < 2**16 else "<u4"
 
 
 def build_eval_index(paths: Sequence[Path], output: Path, max_grams: int | None = None) -> dict[str, Any]:
@@ -130,9 +130,10 @@ class EvalIndex:
         ids: of all items.
         grams: distinct hashes, ascending, [grams] uint64.
         offsets: where each n-gram's owners begin, [grams + 1] int64.
-        owners: items that have the n-gram, [rows] int64.
+        owners: passages that have the n-gram; those of item i are 2i and 2i + 1, [rows] int64.
+        spread: items that have each n-gram, [grams] int64.
         is_long: whether the n-gram alone is a hit, [grams] bool.
-        totals: n-grams of each item, [items, 2] int64: long, short.
+        totals: n-grams of each passage, [passages, 2] int64: long, short.
         is_whole: whether it has all n-grams of all items.
     """
 
@@ -143,6 +144,7 @@ class EvalIndex:
     grams: np.ndarray
     offsets: np.ndarray
     owners: np.ndarray
+    spread: np.ndarray
     is_long: np.ndarray
     totals: np.ndarray
     is_whole: bool
@@ -195,7 +197,7 @@ def load_eval_index(folder: Path, tasks: Sequence[str] | None = None) -> EvalInd
         raise DataError(f"{folder}: no index of evaluation items; build one from their files")
     loaded = [_load_task(folder, paths[name]) for name in names]
     counts = np.array([len(ids) for _, _, ids in loaded], np.int64)
-    firsts = np.cumsum(counts) - counts
+    firsts = (np.cumsum(counts) - counts) * len(PARTS)
     long = np.concatenate([arrays[0] for _, arrays, _ in loaded]).astype(np.uint64)
     short = np.concatenate([arrays[1] for _, arrays, _ in loaded]).astype(np.uint64)
     long_owners, short_owners = (
@@ -208,7 +210,9 @@ def load_eval_index(folder: Path, tasks: Sequence[str] | None = None) -> EvalInd
     owners = np.concatenate([long_owners, short_owners])
     order = np.lexsort((owners, rows))
     grams, starts = np.unique(rows[order], return_index=True)
-    items = int(counts.sum())
+    passages = int(counts.sum()) * len(PARTS)
+    numbers = np.repeat(np.arange(len(grams)), np.diff(np.append(starts, len(rows))))
+    pairs = np.unique(numbers * passages + owners[order] // len(PARTS))
     return EvalIndex(
         identity=suite_identity((manifest["task"], manifest["items_sha256"]) for manifest, _, _ in loaded),
         tasks=names,
@@ -217,7 +221,8 @@ def load_eval_index(folder: Path, tasks: Sequence[str] | None = None) -> EvalInd
         grams=grams,
         offsets=np.append(starts, len(rows)).astype(np.int64),
         owners=owners[order],
+        spread=np.bincount(pairs // max(passages, 1), minlength=len(grams)),
         is_long=(order < len(long))[starts],
-        totals=np.stack([np.bincount(part, minlength=items) for part in (long_owners, short_owners)], axis=1),
+        totals=np.stack([np.bincount(part, minlength=passages) for part in (long_owners, short_owners)], axis=1),
         is_whole=all(manifest["max_grams"] is None for manifest, _, _ in loaded),
     )

@@ -42,7 +42,7 @@ class Items:
         task: the file's name without endings.
         sha256: of its lines, uncompressed.
         ids: of the items.
-        passages: unit hashes of each item's passages, with whether they are of scripts without spaces.
+        passages: unit hashes of each item's `PARTS`, with whether they are of scripts without spaces.
         licences, sources: as the items state them, distinct, sorted.
     """
 
@@ -130,7 +130,7 @@ def read_items(path: Path) -> Items:
         item = _parse(path, number, line)
         ids.append(str(item.get("id", number)))
         texts = ("\n".join(str(item[key]) for key in part if item.get(key)) for part in PARTS)
-        passages.append([passage_units(text) for text in texts if text])
+        passages.append([passage_units(text) for text in texts])
         licences.add(str(item.get("licence", "not stated")))
         sources.add(str(item.get("source", "not stated")))
     digest = hashlib.sha256(data).hexdigest()

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from maxtrain.config.schema.types import Fraction, PositiveInt, Section
 from maxtrain.corpus.decontaminate.index import EvalIndex
-from maxtrain.corpus.decontaminate.items import LONG, SHORT, gram_hashes, units_of
+from maxtrain.corpus.decontaminate.items import LONG, PARTS, SHORT, gram_hashes, units_of
 from maxtrain.corpus.dedup.paragraphs import merge_spans
 from maxtrain.corpus.text.kernels import compiled
 
@@ -24,8 +24,8 @@ class ScanConfig(Section):
     """Long n-grams (13 words, 20 characters in scripts without spaces) in common that make a hit, without frequent
     ones."""
     near_share: Annotated[Fraction, Field(gt=0)] = 0.5
-    """Share of an item's short n-grams (8 words, 10 characters) in one document that makes a near-match, so that small
-    edits hide nothing; items too short for a long n-gram are found by this alone."""
+    """Share of a passage's short n-grams (8 words, 10 characters) in one document that makes a near-match, so that few
+    edits do not hide it; items too short for a long n-gram are found by this alone."""
     max_items: PositiveInt = 10
     """An n-gram in more items than this is a turn of phrase of the task, and no evidence."""
     max_documents: PositiveInt = 50
@@ -40,7 +40,7 @@ class Hit:
     Attributes:
         task, item: which one.
         grams: n-grams in common, long and short.
-        share: of the item's n-grams: of the long ones, or of the short ones where that is more.
+        share: of the n-grams of the passage that shares most: of the long ones or, where that is more, the short ones.
         spans: characters [start, end) of the document, merged.
     """
 
@@ -109,7 +109,7 @@ class Scanner:
         self.config = config
         self._bits = max(8, len(index.grams).bit_length())
         self._table, self._starts = _directory(index.grams, self._bits)
-        self._common = np.diff(index.offsets) > config.max_items
+        self._common = index.spread > config.max_items
         self._frequent = self._common.copy()
         if document_counts is not None:
             self._frequent |= document_counts > config.max_documents
@@ -158,23 +158,29 @@ class Scanner:
         owners = self.index.owners[rows]
         order = np.lexsort((hits, owners))
         bounds = np.flatnonzero(np.diff(owners[order])) + 1
-        touched = []
+        touched: dict[int, Hit] = {}
         for part in np.split(order, bounds):
-            hit = self._judge(int(owners[part[0]]), grams[hits[part]])
-            if hit is None:
-                continue
-            chosen = hits[part]
-            spans = zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True)
-            item = int(owners[part[0]])
-            touched.append(Hit(self.index.task_of(item), self.index.ids[item], *hit, tuple(merge_spans(spans))))
-        return touched
+            passage = int(owners[part[0]])
+            verdict = self._judge(passage, grams[hits[part]])
+            if verdict is not None:
+                chosen = hits[part]
+                spans = merge_spans(zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True))
+                self._add(touched, passage // len(PARTS), *verdict, spans)
+        return list(touched.values())
 
-    def _judge(self, item: int, grams: np.ndarray) -> tuple[int, float] | None:
+    def _add(self, touched: dict[int, Hit], item: int, grams: int, share: float, spans: list[tuple[int, int]]) -> None:
+        earlier = touched.get(item)
+        if earlier is not None:
+            grams, share = grams + earlier.grams, max(share, earlier.share)
+            spans = merge_spans([*earlier.spans, *spans])
+        touched[item] = Hit(self.index.task_of(item), self.index.ids[item], grams, share, tuple(spans))
+
+    def _judge(self, passage: int, grams: np.ndarray) -> tuple[int, float] | None:
         """N-grams in common and their share, None where they are no evidence."""
         grams = np.unique(grams)
         is_long = self.index.is_long[grams]
         plain = ~self._frequent[grams]
-        totals = self.index.totals[item]
+        totals = self.index.totals[passage]
         long, short = int(is_long.sum()), int((~is_long).sum())
         shares = [long / max(totals[0], 1), short / max(totals[1], 1)]
         by_long = (is_long & plain).sum() >= min(self.config.min_grams, max(totals[0], 1)) and totals[0] > 0
@@ -184,7 +190,7 @@ class Scanner:
         return (len(grams), float(max(shares))) if by_long or by_share else None
 
 
-def summarise(index: EvalIndex, findings: Sequence[tuple[str, Sequence[Hit]]], documents: int) -> dict[str, object]:
+def summarise(index: EvalIndex, findings: Sequence[tuple[str, Sequence[Hit]]], documents: int) -> dict[str, Any]:
     """The report on a corpus as plain data.
 
     Args:
@@ -196,7 +202,7 @@ def summarise(index: EvalIndex, findings: Sequence[tuple[str, Sequence[Hit]]], d
         `suite`, `documents`, `touched` and by task: items, items touched, documents, greatest and mean share of an
         item's n-grams, characters in spans.
     """
-    tasks: dict[str, object] = {}
+    tasks: dict[str, Any] = {}
     for task, items in zip(index.tasks, index.task_items.tolist(), strict=True):
         hits = [(doc_id, hit) for doc_id, found in findings for hit in found if hit.task == task]
         best: dict[str, float] = {}

@@ -89,7 +89,7 @@ def paragraph_keys(text: str, config: ParagraphConfig) -> tuple[np.ndarray, np.n
     for number in np.flatnonzero(chosen):
         start, stop = spans[number]
         # Protection looks at a paragraph's ends and beginning: a limit keeps huge ones cheap.
-        part = text[start : min(stop, start + 2000)]
+        part = text[text.rfind("\n", 0, start) + 1 : min(stop, start + 2000)]
         chosen[number] = not any(guard.search(part) for guard in guards)
     return keys[chosen], spans[chosen]
 

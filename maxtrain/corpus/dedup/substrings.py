@@ -91,15 +91,18 @@ def _winnow(values: np.ndarray, ends: np.ndarray, seed: int, window: int) -> tup
         if stop == size:
             break
         hashes[start] = mix(prefix[stop + 1] - prefix[start] * powers[stop + 1 - start])
-        # Of equal hashes the first stays until it leaves the window: runs of one character give few fingerprints.
         while tail > head and hashes[queue[tail - 1]] > hashes[start]:
             tail -= 1
         queue[tail] = start
         tail += 1
         while ends[start] - (ends[begun - 1] if begun else 0) > window:
             begun += 1
-        while queue[head] < begun:
-            head += 1
+        if queue[head] < begun:
+            while queue[head] < begun:
+                head += 1
+            # Of equal hashes the last is taken, and stays while it can: runs of one character give few fingerprints.
+            while head + 1 < tail and hashes[queue[head + 1]] == hashes[queue[head]]:
+                head += 1
         if ends[start] >= window and queue[head] != last:
             last = queue[head]
             out_hashes[count] = hashes[last]
