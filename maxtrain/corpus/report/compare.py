@@ -35,7 +35,7 @@ def compare(first: Dataset, second: Dataset) -> dict[str, Any]:
     fates = _fates(first), _fates(second)
     ids = [dataset.documents.doc_id for dataset in (first, second)]
     moved: dict[str, dict[str, Any]] = {}
-    for doc_id in np.setxor1d(*ids).astype(str).tolist():
+    for doc_id in np.setxor1d(ids[0], ids[1]).astype(str).tolist():
         told = [fate.get(doc_id) for fate in fates]
         name = " -> ".join(_fate_name(fate) for fate in told)
         entry = moved.setdefault(name, {"documents": 0, "examples": []})
@@ -57,7 +57,7 @@ def compare(first: Dataset, second: Dataset) -> dict[str, Any]:
         "rules": _differences(
             *({name: c.model_dump() for name, c in d.manifest.rules.items()} for d in (first, second))
         ),
-        "both": len(np.intersect1d(*ids)),
+        "both": len(np.intersect1d(ids[0], ids[1])),
         "changed": _num_changed(first, second),
         "moved": dict(sorted(moved.items())),
     }
