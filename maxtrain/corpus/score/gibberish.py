@@ -22,7 +22,7 @@ class Gibberish(Rule):
     """Most bits a letter by the trigram model of Latin and Cyrillic letters: words of all its languages have 3.7 to
     5.7, abbreviations and formulas up to 7, random letters 9."""
     max_rare_han: Fraction = 0.35
-    """Most Han characters outside the first levels of GB 2312 and Big5: prose has up to 0.17, random characters 0.68."""
+    """Most Han characters outside the first levels of GB 2312 and Big5: prose has up to 0.17, random 0.68."""
 
     def apply(self, document: Document) -> Drop | None:
         """Drop what has no words; a script without a model is not judged."""

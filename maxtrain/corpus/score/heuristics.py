@@ -70,7 +70,7 @@ class TooShort(Rule):
 
     min_words: PositiveInt = 12
     """Least words, in scripts with spaces."""
-    min_characters: PositiveInt = 36
+    min_characters: PositiveInt = 40
     """Least letters, in scripts without spaces."""
 
     def apply(self, document: Document) -> Drop | None:

@@ -1,4 +1,4 @@
-"""How likely the letters of a text follow each other: a trigram model of Latin and Cyrillic letters over many languages.
+"""How likely letters follow each other: a trigram model of Latin and Cyrillic letters over many languages.
 
 It tells random letters from words of any language, not good prose from bad: 28 languages share one table, accents are
 folded away, and other scripts are not judged. `tools/data/make_letter_model.py` made the table, from the Universal
@@ -46,8 +46,7 @@ def letter_table() -> np.ndarray:
 @compiled
 def count_trigrams(codes: np.ndarray, table: np.ndarray, latin: np.ndarray, cyrillic: np.ndarray) -> None:
     """Add the trigrams of words, their ends included, to counts [27, 27, 27] and [34, 34, 34] int64."""
-    first = 0
-    second = 0
+    first = second = np.int64(0)
     script = 0
     for place in range(len(codes) + 1):
         symbol = np.int64(table[codes[place]]) if place < len(codes) else np.int64(0)
@@ -57,8 +56,7 @@ def count_trigrams(codes: np.ndarray, table: np.ndarray, latin: np.ndarray, cyri
                 latin[first, second, 0] += 1
             else:
                 cyrillic[first, second, 0] += 1
-            first = 0
-            second = 0
+            first = second = np.int64(0)
         script = now
         if now == 1:
             latin[first, second, symbol] += 1
@@ -73,16 +71,14 @@ def _bits(codes: np.ndarray, table: np.ndarray, latin: np.ndarray, cyrillic: np.
     """Sum of bits × 16 and number of letters, of Latin and of Cyrillic words."""
     sums = np.zeros(3, np.int64)
     counts = np.zeros(3, np.int64)
-    first = 0
-    second = 0
+    first = second = np.int64(0)
     script = 0
     for place in range(len(codes) + 1):
         symbol = np.int64(table[codes[place]]) if place < len(codes) else np.int64(0)
         now = 0 if symbol == 0 else (1 if symbol < 100 else 2)
         if now != script and script:
             sums[script] += latin[first, second, 0] if script == 1 else cyrillic[first, second, 0]
-            first = 0
-            second = 0
+            first = second = np.int64(0)
         script = now
         if now == 1:
             sums[1] += latin[first, second, symbol]

@@ -31,10 +31,9 @@ def _common_share(
     for unit in range(num_units):
         while place < starts[unit]:
             code = codes[place]
-            if classes[place] & NEWLINE or (code < len(breaks) and breaks[code]):
-                if since:
-                    number += 1
-                    since = 0
+            if since and (classes[place] & NEWLINE or (code < len(breaks) and breaks[code])):
+                number += 1
+                since = 0
             place += 1
         segment[unit] = number
         since += 1

@@ -31,8 +31,10 @@ _ODD[[ord(character) for character in "#$%&*+<=>@\\^_`{|}~"]] = True
 
 @compiled
 def _count_classes(codes: np.ndarray, classes: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Characters by class, [12] int64: letter, digit, space, punctuation, symbol, control, upper, unspaced, Han, kana,
-    Hangul, odd ASCII."""
+    """Characters by class, [12] int64.
+
+    Letter, digit, space, punctuation, symbol, control, upper, unspaced, Han, kana, Hangul, odd ASCII.
+    """
     counts = np.zeros(12, np.int64)
     for place in range(len(codes)):
         flags = classes[place]
