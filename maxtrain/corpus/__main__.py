@@ -2,11 +2,16 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from maxtrain.core.errors import run_command
+from maxtrain.core.errors import UserError, run_command
+
+if TYPE_CHECKING:
+    from maxtrain.dataset import Dataset
 
 EPILOG = """\
 examples:
@@ -14,6 +19,12 @@ examples:
   python -m maxtrain.corpus build data/recipes/sample.yaml --output datasets/other --json
   python -m maxtrain.corpus show datasets/sample
   python -m maxtrain.corpus verify s3://bucket/datasets/sample
+  python -m maxtrain.corpus build recipe.yaml --workers 2 --memory 2GB
+  python -m maxtrain.corpus build recipe.yaml --runner ray --address 10.0.0.1:6379 --workers 64
+  python -m maxtrain.corpus explain datasets/sample https://example.org/page
+  python -m maxtrain.corpus diff datasets/before datasets/after
+  python -m maxtrain.corpus sample datasets/sample --rule boilerplate --output boilerplate.html
+  python -m maxtrain.corpus stats datasets/sample --output statistics.html
 
 exit codes: 0 done (or up to date), 1 a file cannot be read or written, 2 wrong command line or recipe,
 3 unusable inputs, damaged dataset, or another dataset in the output, 5 another process writes the output
@@ -23,12 +34,14 @@ exit codes: 0 done (or up to date), 1 a file cannot be read or written, 2 wrong 
 # What the commands need is imported in them, so that --help and a wrong command line answer at once.
 def _build(arguments: argparse.Namespace) -> int:
     from maxtrain.corpus.build import build
+    from maxtrain.corpus.engine import Options
     from maxtrain.corpus.recipe import load_recipe
     from maxtrain.corpus.summary import summarise
     from maxtrain.dataset import QUARANTINE, Dataset
 
     path = Path(arguments.recipe)
-    built = build(load_recipe(path), path.parent, output=arguments.output, force=arguments.force)
+    options = Options(arguments.runner, arguments.address, arguments.workers, arguments.memory)
+    built = build(load_recipe(path), path.parent, output=arguments.output, force=arguments.force, options=options)
     if arguments.json:
         print(json.dumps(summarise(Dataset.open(str(built.output), verify="none"))))
         return 0
@@ -66,11 +79,106 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _explain(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from maxtrain.corpus.report.explain import as_text, explain
+
+    stories = explain(_local(arguments.dataset), arguments.document)
+    for story in stories:
+        print(json.dumps(asdict(story), ensure_ascii=False) if arguments.json else as_text(story))
+    return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from maxtrain.corpus.report.compare import as_text, compare
+
+    told = compare(_local(arguments.first), _local(arguments.second))
+    print(json.dumps(told, ensure_ascii=False) if arguments.json else as_text(told))
+    return 0
+
+
+def _sample(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from maxtrain.corpus.report.pages import samples_of, samples_page
+
+    dataset = _local(arguments.dataset)
+    if arguments.json:
+        for sample in samples_of(dataset, arguments.rule, arguments.reason):
+            print(json.dumps(asdict(sample), ensure_ascii=False))
+        return 0
+    _write(arguments.output or f"{arguments.rule}.html", samples_page(dataset, arguments.rule, arguments.reason))
+    return 0
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    from maxtrain.corpus.report.pages import statistics_page
+    from maxtrain.corpus.report.statistics import statistics
+
+    dataset = _local(arguments.dataset)
+    if arguments.json:
+        print(json.dumps(statistics(dataset), ensure_ascii=False))
+        return 0
+    _write(arguments.output or "statistics.html", statistics_page(dataset))
+    return 0
+
+
+def _card(arguments: argparse.Namespace) -> int:
+    from maxtrain.corpus.report.statistics import card
+
+    text = card(_local(arguments.dataset))
+    if arguments.output:
+        _write(arguments.output, text)
+    else:
+        print(text, end="")
+    return 0
+
+
+def _local(location: str) -> "Dataset":
+    """A dataset on this machine, whose ledger can be asked."""
+    from maxtrain.core.files import local_path
+    from maxtrain.dataset import Dataset
+
+    return Dataset.open(str(local_path(location)), verify="size")
+
+
+def _write(path: str, text: str) -> None:
+    """Write a page and say where.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    from maxtrain.core.files import write_atomic
+
+    if not Path(path).absolute().parent.is_dir():
+        raise UserError(f"--output {path}: no such folder; make it first")
+    write_atomic(path, text.encode())
+    print(path)
+
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?b?)", text.strip().lower())
+    unit = match and (match[2] if match[2] in _UNITS else f"{match[2]}b")
+    if not match or unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r}: should be a size such as 1500MB, 2GB or 4GiB")
+    return int(float(match[1]) * _UNITS[unit])
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r}: should be a whole number from 1 to 65,536")
+    return int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m maxtrain.corpus",
-        description="Build tokenised datasets from tagged JSON lines, and look at them.",
+        description="Build tokenised datasets from raw files, and answer for what is in them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,6 +189,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--output", metavar="DIR", help="directory to write instead of the recipe's, relative to where the command runs"
     )
     command.add_argument("--force", action="store_true", help="replace another dataset in the output")
+    command.add_argument("--workers", type=_positive, help="tasks at once (default: one a core that the memory holds)")
+    command.add_argument("--memory", type=_bytes, default=2 * 10**9, help="that local workers may take (default: 2GB)")
+    command.add_argument("--runner", choices=("native", "ray"), default="native", help="this machine, or a Ray cluster")
+    command.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster")
     command.add_argument("--json", action="store_true", help="print the summary as JSON")
     command.set_defaults(run=_build)
     command = commands.add_parser("show", help="documents, tokens and bytes by tag, split and licence; rules")
@@ -91,6 +203,32 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("dataset", help="directory or URL")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_verify)
+    command = commands.add_parser("explain", help="what became of a document, and by which rule")
+    command.add_argument("dataset", help="directory")
+    command.add_argument("document", help="its doc_id, URL, or FILE:LINE of the inputs")
+    command.add_argument("--json", action="store_true", help="print JSON, a line each")
+    command.set_defaults(run=_explain)
+    command = commands.add_parser("diff", help="what differs between two datasets, to the document")
+    command.add_argument("first", help="directory")
+    command.add_argument("second", help="directory")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=_diff)
+    command = commands.add_parser("sample", help="a page of documents before and after a rule")
+    command.add_argument("dataset", help="directory")
+    command.add_argument("--rule", required=True, help="the rule's name in the recipe")
+    command.add_argument("--reason", help="only documents dropped for this reason")
+    command.add_argument("--output", metavar="FILE", help="HTML file to write (default: RULE.html)")
+    command.add_argument("--json", action="store_true", help="print JSON, a line each, instead of the page")
+    command.set_defaults(run=_sample)
+    command = commands.add_parser("stats", help="a page: funnel, mixture, lengths, quality, kept shares")
+    command.add_argument("dataset", help="directory")
+    command.add_argument("--output", metavar="FILE", help="HTML file to write (default: statistics.html)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of the page")
+    command.set_defaults(run=_stats)
+    command = commands.add_parser("card", help="the data card: contents, licences, rules, inputs, as Markdown")
+    command.add_argument("dataset", help="directory")
+    command.add_argument("--output", metavar="FILE", help="file to write (default: print)")
+    command.set_defaults(run=_card)
     return parser
 
 

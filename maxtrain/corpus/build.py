@@ -15,7 +15,7 @@ from tqdm import tqdm
 from maxtrain import __version__
 from maxtrain.core import files
 from maxtrain.core.errors import DataError
-from maxtrain.corpus import ledger, stages
+from maxtrain.corpus import duplicates, ledger, stages
 from maxtrain.corpus.chain import Samples, add_counts
 from maxtrain.corpus.engine import Engine, Options, Outcome, Task
 from maxtrain.corpus.inputs import InputFile, find_inputs
@@ -46,7 +46,6 @@ BUILD_VERSION = 2
 lines, so that no dataset built before is taken for up to date and no stage of an interrupted build is taken over."""
 _READ_BYTES = 16 * 2**20
 """Small input files are read together, up to this size."""
-_STAGES = "maxtrain.corpus.stages:"
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
@@ -133,6 +132,7 @@ def build(
         run = _Run(recipe, folder, found, engine)
         run.read()
         run.clean()
+        run.find_duplicates()
         tokenizer, name = run.tokenizer()
         run.encode(tokenizer, name)
         with DatasetWriter(
@@ -183,10 +183,12 @@ class _Run:
     def __post_init__(self) -> None:
         self._read: list[Outcome] = []
         self._clean: list[Outcome] = []
+        self._removals: str | None = None
         self._encoded: list[Outcome] = []
 
     def _task(self, stage: str, arguments: dict[str, Any], weight: int, *, function: str | None = None) -> Task:
-        return Task(stage, _STAGES + (function or stage), arguments, BUILD_VERSION, max(weight, 1))
+        name = function or f"stages:{stage}"
+        return Task(stage, f"maxtrain.corpus.{name}", arguments, BUILD_VERSION, max(weight, 1))
 
     def read(self) -> None:
         """Raw files to shards."""
@@ -231,6 +233,32 @@ class _Run:
             for shard in outcome.facts["shards"]:
                 yield f"{outcome.folder}/{shard['file']}", shard
 
+    def find_duplicates(self) -> None:
+        """Documents that stand for others."""
+        if self.recipe.dedup is None:
+            return
+        common = {"dedup": self.recipe.model_dump(mode="json")["dedup"]}
+        tasks = [
+            self._task("sketch", common | {"shard": path}, shard["bytes"], function="duplicates:sketch_shard")
+            for path, shard in self._shards()
+        ]
+        sketches = self.engine.run(tasks, "sketch")
+        arguments = common | {"sketches": [outcome.folder for outcome in sketches]}
+        task = self._task("duplicates", arguments, 1, function="duplicates:find")
+        (found,) = self.engine.run([task], "find duplicates")
+        self._removals = found.folder
+        dropped = found.facts["dropped"]
+        kept = found.facts["documents"] - sum(dropped.values())
+        self.rules[duplicates.RULE] = RuleCounts(kept=kept, dropped=dict(sorted(dropped.items())))
+
+    def _surviving(self) -> list[tuple[dict[str, Any], int]]:
+        """Arguments of `stages.surviving` of each cleaned shard, and its bytes."""
+        told = []
+        for number, (path, shard) in enumerate(self._shards()):
+            removals = None if self._removals is None else f"{self._removals}/{number:05d}.parquet"
+            told.append(({"shard": path, "removals": removals}, shard["bytes"]))
+        return told
+
     def tokenizer(self) -> tuple[Tokenizer, str]:
         """The recipe's tokenizer and where workers find it, relative to the work directory."""
         config = self.recipe.tokenizer
@@ -240,21 +268,22 @@ class _Run:
             files.write_atomic(self.engine.work / name, tokenizer.model)
             return tokenizer, name
         assert config.train is not None, "the recipe has one of the two"
-        shards = list(self._shards())
+        shards = self._surviving()
         arguments = {
-            "shards": [path for path, _ in shards],
+            "shards": [told for told, _ in shards],
             "training": config.train.model_dump(mode="json"),
             "splits": self.recipe.splits,
         }
-        weight = sum(shard["bytes"] for _, shard in shards)
-        (outcome,) = self.engine.run([self._task("tokenizer", arguments, weight, function="train")], "train tokenizer")
+        weight = sum(size for _, size in shards)
+        task = self._task("tokenizer", arguments, weight, function="stages:train")
+        (outcome,) = self.engine.run([task], "train tokenizer")
         name = f"{outcome.folder}/tokenizer.model"
         return Tokenizer.load(self.engine.work / name, expected_hash=outcome.facts["sha256"]), name
 
     def encode(self, tokenizer: Tokenizer, name: str) -> None:
         """Documents to token ids."""
-        common = {"tokenizer": name, "tokenizer_sha256": tokenizer.hash}
-        tasks = [self._task("encode", common | {"shard": path}, shard["bytes"]) for path, shard in self._shards()]
+        common = {"tokenizer": name, "tokenizer_sha256": tokenizer.hash, "samples": self.recipe.samples}
+        tasks = [self._task("encode", common | told, size) for told, size in self._surviving()]
         self._encoded = self.engine.run(tasks, "tokenise")
 
     def publish(self, writer: DatasetWriter, tokenizer: Tokenizer) -> None:
@@ -274,7 +303,7 @@ class _Run:
             [work / outcome.folder / stages.LEDGER_PART for outcome in (*self._clean, *self._encoded)],
         )
         samples = Samples(self.recipe.samples)
-        for outcome in self._clean:
+        for outcome in (*self._clean, *self._encoded):
             for sample in stages.read_samples(work / outcome.folder / stages.SAMPLES_PART):
                 samples.take(sample)
         if found := samples.all():

@@ -7,8 +7,9 @@ from pydantic import BeforeValidator, Field, create_model
 from maxtrain.config.schema import Section
 from maxtrain.corpus.length import Length
 from maxtrain.corpus.rules import Rule
+from maxtrain.corpus.score import SCORE_RULES
 
-RULES: tuple[type[Rule], ...] = (Length,)
+RULES: tuple[type[Rule], ...] = (Length, *SCORE_RULES)
 """In running order; a recipe switches them on and off, and does not change the order."""
 NAMES = tuple(rule.name for rule in RULES)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxtrain.core.errors import DataError
-from maxtrain.corpus.chain import Chain, Sample, with_tags
+from maxtrain.corpus.chain import Chain, Sample, Samples, with_tags
 from maxtrain.corpus.document import Document
+from maxtrain.corpus.duplicates import RULE, read_removals
 from maxtrain.corpus.inputs import InputFile
-from maxtrain.corpus.ledger import KEPT, Entry, write_entries
+from maxtrain.corpus.ledger import DROPPED, KEPT, Entry, write_entries
 from maxtrain.corpus.recipe import InputConfig
 from maxtrain.corpus.records import BadLine, RawRecord, read_records
 from maxtrain.corpus.registry import RulesConfig, rules_of
@@ -135,16 +136,29 @@ def read_samples(path: Path) -> Iterator[Sample]:
         yield Sample(**row)
 
 
-def surviving(work: Path, shard: str) -> Iterator[Document]:
-    """Documents of a cleaned shard that no later stage takes away."""
-    yield from read_shard(work / shard)
+def surviving(
+    work: Path, arguments: dict[str, Any], on_drop: Callable[[Document, str, float, str], None] | None = None
+) -> Iterator[Document]:
+    """Documents of a cleaned shard that are no duplicates.
+
+    Args:
+        work: where the shard is.
+        arguments: `shard` and `removals`, the file of `duplicates.find`, or null.
+        on_drop: called with each duplicate, the reason, the score and the document that stays.
+    """
+    removals = read_removals(work / arguments["removals"]) if arguments["removals"] else {}
+    for row, document in enumerate(read_shard(work / arguments["shard"])):
+        if row not in removals:
+            yield document
+        elif on_drop is not None:
+            on_drop(document, *removals[row])
 
 
 def train(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
     """Train the tokenizer on the documents of the train split.
 
     Args:
-        arguments: `shards`; `training`: the recipe's section; `splits`.
+        arguments: `shards`: arguments of `surviving`; `training`: the recipe's section; `splits`.
         work: where the shards are.
         folder: receives `tokenizer.model`.
     """
@@ -169,22 +183,30 @@ def encode(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any
     """Encode the surviving documents of a shard.
 
     Args:
-        arguments: `shard`; `tokenizer`: model file and its hash.
+        arguments: `shard` and `removals`; `tokenizer`: model file and its hash; `samples`.
         work: where the shard is.
-        folder: receives the ids and the documents' tags.
+        folder: receives the ids, the documents' tags, a part of the ledger and samples.
     """
     tokenizer = Tokenizer.load(work / arguments["tokenizer"], expected_hash=arguments["tokenizer_sha256"])
     dtype = token_dtype(tokenizer.vocab_size)
     rows: list[dict[str, Any]] = []
     entries: list[Entry] = []
+    samples = Samples(arguments["samples"])
+
+    def on_drop(document: Document, reason: str, score: float, survivor: str) -> None:
+        entry = Entry(document.doc_id, RULE, DROPPED, reason=reason, score=score, survivor=survivor)
+        entries.append(with_tags(entry, document))
+        samples.offer(RULE, DROPPED, reason, document, document.text, "")
+
     with (folder / TOKENS).open("wb") as out:
-        for batch in _batches(surviving(work, arguments["shard"])):
+        for batch in _batches(surviving(work, arguments, on_drop)):
             encoded = tokenizer.encode_many([document.text for document in batch], num_threads=1)
             for document, ids in zip(batch, encoded, strict=True):
                 out.write(np.asarray(ids, dtype).tobytes())
                 rows.append(_row(document, len(ids)))
                 entries.append(with_tags(Entry(document.doc_id, "", KEPT), document))
     write_entries(folder / LEDGER_PART, entries)
+    write_samples(folder / SAMPLES_PART, samples.all())
     pq.write_table(pa.Table.from_pylist(rows, schema=TABLE_SCHEMA), folder / TABLE, compression="zstd")
     return {"documents": len(rows)}
 

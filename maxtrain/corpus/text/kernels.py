@@ -83,3 +83,14 @@ def find_lines(classes: np.ndarray) -> np.ndarray:
             count += 1
         position = stop + 1
     return bounds[:count].copy()
+
+
+@compiled
+def count_in(hashes: np.ndarray, known: np.ndarray) -> int:
+    """How many of the hashes [n] uint64 are among the known ones, [m] uint64 sorted."""
+    count = 0
+    for value in hashes:
+        place = np.searchsorted(known, value)
+        if place < len(known) and known[place] == value:
+            count += 1
+    return count
