@@ -17,6 +17,8 @@ from maxtrain.core import files
 from maxtrain.core.errors import DataError
 from maxtrain.corpus import duplicates, ledger, stages
 from maxtrain.corpus.chain import Samples, add_counts
+from maxtrain.corpus.decontaminate.index import load_eval_index
+from maxtrain.corpus.decontaminate.rule import Decontaminate
 from maxtrain.corpus.engine import Engine, Options, Outcome, Task
 from maxtrain.corpus.inputs import InputFile, find_inputs
 from maxtrain.corpus.recipe import Recipe
@@ -133,13 +135,14 @@ def build(
         run.read()
         run.clean()
         run.find_duplicates()
+        run.select()
         tokenizer, name = run.tokenizer()
         run.encode(tokenizer, name)
         with DatasetWriter(
             target, _record(recipe, tokenizer), tokenizer.model, shard_tokens=recipe.shard_tokens, replace=force
         ) as writer:
             run.publish(writer, tokenizer)
-            history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, run.rules, recipe.splits)
+            history = History(__version__, BUILD_VERSION, resolved(recipe), inputs, run.rules, recipe.splits, run.suite)
             manifest = writer.finish(history)
         shutil.rmtree(work)
     return Built(target, manifest, False, engine.cpu_seconds, engine.peak_bytes)
@@ -179,11 +182,14 @@ class _Run:
     engine: Engine
     rules: dict[str, RuleCounts] = field(default_factory=dict)
     """Counts by rule, in running order."""
+    suite: str | None = None
+    """Identity of the evaluation list that documents were held against."""
 
     def __post_init__(self) -> None:
         self._read: list[Outcome] = []
         self._clean: list[Outcome] = []
         self._removals: str | None = None
+        self._selected: list[Outcome] = []
         self._encoded: list[Outcome] = []
 
     def _task(self, stage: str, arguments: dict[str, Any], weight: int, *, function: str | None = None) -> Task:
@@ -219,19 +225,19 @@ class _Run:
             for shard in outcome.facts["shards"]
         ]
         self._clean = self.engine.run(tasks, "clean")
-        found: dict[str, RuleCounts] = {}
-        for outcome in self._clean:
-            for name, told in outcome.facts["rules"].items():
-                counts = RuleCounts.model_validate(told)
-                found[name] = add_counts(found[name], counts) if name in found else counts
+        found = _sum_counts(self._clean)
         self.rules |= {name: found[name] for name in NAMES if name in found}
-        self._check_some_are_left(sum(shard["documents"] for _, shard in self._shards()))
+        self._check_some_are_left(
+            sum(shard["documents"] for outcome in self._clean for shard in outcome.facts["shards"])
+        )
 
-    def _shards(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Cleaned shards: path in the work directory, and facts."""
-        for outcome in self._clean:
-            for shard in outcome.facts["shards"]:
-                yield f"{outcome.folder}/{shard['file']}", shard
+    def _shards(self) -> list[tuple[str, int]]:
+        """Shards as the last stage left them: path in the work directory, and bytes of text."""
+        return [
+            (f"{outcome.folder}/{shard['file']}", shard["bytes"])
+            for outcome in self._selected or self._clean
+            for shard in outcome.facts["shards"]
+        ]
 
     def find_duplicates(self) -> None:
         """Documents that stand for others."""
@@ -239,8 +245,8 @@ class _Run:
             return
         common = {"dedup": self.recipe.model_dump(mode="json")["dedup"]}
         tasks = [
-            self._task("sketch", common | {"shard": path}, shard["bytes"], function="duplicates:sketch_shard")
-            for path, shard in self._shards()
+            self._task("sketch", common | {"shard": path}, size, function="duplicates:sketch_shard")
+            for path, size in self._shards()
         ]
         sketches = self.engine.run(tasks, "sketch")
         arguments = common | {"sketches": [outcome.folder for outcome in sketches]}
@@ -251,13 +257,38 @@ class _Run:
         kept = found.facts["documents"] - sum(dropped.values())
         self.rules[duplicates.RULE] = RuleCounts(kept=kept, dropped=dict(sorted(dropped.items())))
 
-    def _surviving(self) -> list[tuple[dict[str, Any], int]]:
-        """Arguments of `stages.surviving` of each cleaned shard, and its bytes."""
-        told = []
-        for number, (path, shard) in enumerate(self._shards()):
-            removals = None if self._removals is None else f"{self._removals}/{number:05d}.parquet"
-            told.append(({"shard": path, "removals": removals}, shard["bytes"]))
-        return told
+    def select(self) -> None:
+        """Take duplicates and what touches the evaluation list away."""
+        config = self.recipe.decontaminate
+        if self._removals is None and config is None:
+            return
+        shards = [
+            {"shard": path, "removals": None if self._removals is None else f"{self._removals}/{number:05d}.parquet"}
+            for number, (path, _) in enumerate(self._shards())
+        ]
+        sizes = [size for _, size in self._shards()]
+        told = None if config is None else self._count_grams(config, shards, sizes)
+        common = {"decontaminate": told, "samples": self.recipe.samples}
+        tasks = [self._task("select", common | shard, size) for shard, size in zip(shards, sizes, strict=True)]
+        self._selected = self.engine.run(tasks, "select")
+        if config is not None:
+            self.rules[config.name] = _sum_counts(self._selected).get(config.name, RuleCounts(kept=0))
+        self._check_some_are_left(
+            sum(shard["documents"] for outcome in self._selected for shard in outcome.facts["shards"])
+        )
+
+    def _count_grams(self, config: Decontaminate, shards: list[dict[str, Any]], sizes: list[int]) -> dict[str, Any]:
+        """The section as workers need it: where the index and the counts of its n-grams in this corpus are."""
+        index = files.local_path(files.join(self.folder.absolute(), config.index))
+        self.suite = load_eval_index(index, config.tasks).identity
+        # The identity stands for the files, of which only the path is told.
+        told = config.model_dump(mode="json") | {"index": str(index)}
+        common = {"decontaminate": told, "suite": self.suite}
+        tasks = [self._task("count_grams", common | shard, size) for shard, size in zip(shards, sizes, strict=True)]
+        counted = self.engine.run(tasks, "count n-grams")
+        arguments = {"counts": [outcome.folder for outcome in counted]}
+        (outcome,) = self.engine.run([self._task("sum_counts", arguments, 1)], "add n-grams")
+        return told | {"counts": f"{outcome.folder}/{stages.COUNTS}"}
 
     def tokenizer(self) -> tuple[Tokenizer, str]:
         """The recipe's tokenizer and where workers find it, relative to the work directory."""
@@ -268,9 +299,9 @@ class _Run:
             files.write_atomic(self.engine.work / name, tokenizer.model)
             return tokenizer, name
         assert config.train is not None, "the recipe has one of the two"
-        shards = self._surviving()
+        shards = self._shards()
         arguments = {
-            "shards": [told for told, _ in shards],
+            "shards": [path for path, _ in shards],
             "training": config.train.model_dump(mode="json"),
             "splits": self.recipe.splits,
         }
@@ -282,8 +313,8 @@ class _Run:
 
     def encode(self, tokenizer: Tokenizer, name: str) -> None:
         """Documents to token ids."""
-        common = {"tokenizer": name, "tokenizer_sha256": tokenizer.hash, "samples": self.recipe.samples}
-        tasks = [self._task("encode", common | told, size) for told, size in self._surviving()]
+        common = {"tokenizer": name, "tokenizer_sha256": tokenizer.hash}
+        tasks = [self._task("encode", common | {"shard": path}, size) for path, size in self._shards()]
         self._encoded = self.engine.run(tasks, "tokenise")
 
     def publish(self, writer: DatasetWriter, tokenizer: Tokenizer) -> None:
@@ -300,10 +331,10 @@ class _Run:
                 start = stop
         ledger.join_parts(
             writer.partial / LEDGER,
-            [work / outcome.folder / stages.LEDGER_PART for outcome in (*self._clean, *self._encoded)],
+            [work / outcome.folder / stages.LEDGER_PART for outcome in (*self._clean, *self._selected, *self._encoded)],
         )
         samples = Samples(self.recipe.samples)
-        for outcome in (*self._clean, *self._encoded):
+        for outcome in (*self._clean, *self._selected):
             for sample in stages.read_samples(work / outcome.folder / stages.SAMPLES_PART):
                 samples.take(sample)
         if found := samples.all():
@@ -346,6 +377,16 @@ class _Run:
         if read.kept:
             told += "; loosen the recipe's rules"
         raise DataError(told)
+
+
+def _sum_counts(outcomes: Sequence[Outcome]) -> dict[str, RuleCounts]:
+    """Counts by rule over the tasks of a stage."""
+    found: dict[str, RuleCounts] = {}
+    for outcome in outcomes:
+        for name, told in outcome.facts["rules"].items():
+            counts = RuleCounts.model_validate(told)
+            found[name] = add_counts(found[name], counts) if name in found else counts
+    return found
 
 
 def _told(file: InputFile) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from maxtrain.config.load import validate_tree
 from maxtrain.config.merge import load_source
 from maxtrain.config.schema import Section
 from maxtrain.config.schema.types import AsTuple, Fraction, NonNegativeSize, PositiveCount, PositiveInt, as_float
+from maxtrain.corpus.decontaminate.rule import Decontaminate
 from maxtrain.corpus.duplicates import DuplicatesConfig
 from maxtrain.corpus.registry import NAMES, RulesConfig
 from maxtrain.dataset import TRAIN_SPLIT
@@ -102,6 +103,8 @@ class Recipe(Section):
     """Rules about single documents, by name; true for a rule's defaults."""
     dedup: DuplicatesConfig | None = None
     """Duplicates, which are left out; null to keep them, where two records of one identity are an error."""
+    decontaminate: Decontaminate | None = None
+    """The evaluation list, which documents may not touch; `index` is relative to the recipe, `counts` for the build."""
     samples: NonNegativeSize = 20
     """Documents of each rule and reason that are kept to look at, before and after it."""
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxtrain.core.errors import DataError
-from maxtrain.corpus.chain import Chain, Sample, Samples, with_tags
+from maxtrain.corpus.chain import Chain, Sample, with_tags
+from maxtrain.corpus.decontaminate.rule import Decontaminate, load_scanner
 from maxtrain.corpus.document import Document
 from maxtrain.corpus.duplicates import RULE, read_removals
 from maxtrain.corpus.inputs import InputFile
@@ -28,6 +29,7 @@ from maxtrain.tokenizer import Tokenizer, train_tokenizer
 _ENCODE_CHARACTERS = 2**20
 TOKENS = "tokens.bin"
 TABLE = "table.parquet"
+COUNTS = "counts.npy"
 LEDGER_PART = "ledger.parquet"
 SAMPLES_PART = "samples.parquet"
 
@@ -136,16 +138,70 @@ def read_samples(path: Path) -> Iterator[Sample]:
         yield Sample(**row)
 
 
-def surviving(
-    work: Path, arguments: dict[str, Any], on_drop: Callable[[Document, str, float, str], None] | None = None
-) -> Iterator[Document]:
-    """Documents of a cleaned shard that are no duplicates.
+def count_grams(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
+    """Count the documents of a shard that hold each n-gram of the evaluation list.
 
     Args:
+        arguments: `shard` and `removals`; `decontaminate`: the recipe's section.
         work: where the shard is.
-        arguments: `shard` and `removals`, the file of `duplicates.find`, or null.
-        on_drop: called with each duplicate, the reason, the score and the document that stays.
+        folder: receives `counts.npy`.
     """
+    rule = Decontaminate.model_validate_json(json.dumps(arguments["decontaminate"]))
+    scanner = load_scanner(rule.index, rule.tasks, rule.scan, None)
+    counts = scanner.count_documents(document.text for document in _surviving(work, arguments))
+    np.save(folder / COUNTS, counts, allow_pickle=False)
+    return {}
+
+
+def sum_counts(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
+    """Add the counts of all shards.
+
+    Args:
+        arguments: `counts`: folders of `count_grams`.
+        work: where they are.
+        folder: receives `counts.npy`.
+    """
+    first, *others = [work / name / COUNTS for name in arguments["counts"]]
+    total = np.load(first, allow_pickle=False)
+    for path in others:
+        total += np.load(path, allow_pickle=False)
+    np.save(folder / COUNTS, total, allow_pickle=False)
+    return {}
+
+
+def select(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
+    """Take duplicates and what touches the evaluation list out of a shard.
+
+    Args:
+        arguments: `shard`; `removals`: the file of `duplicates.find`, or null; `decontaminate`: the recipe's section
+            or null, with the counts' file; `samples`.
+        work: where the shard is.
+        folder: receives a shard of what stays, its part of the ledger, samples.
+    """
+    told = arguments["decontaminate"]
+    rules = []
+    if told is not None:
+        rules.append(Decontaminate.model_validate_json(json.dumps(told | {"counts": str(work / told["counts"])})))
+    chain = Chain(rules, arguments["samples"])
+
+    def on_drop(document: Document, reason: str, score: float, survivor: str) -> None:
+        entry = Entry(document.doc_id, RULE, DROPPED, reason=reason, score=score, survivor=survivor)
+        chain.entries.append(with_tags(entry, document))
+        chain.samples.offer(RULE, DROPPED, reason, document, document.text, "")
+
+    with ShardWriter(folder, limit=2**62) as writer:
+        for document in _surviving(work, arguments, on_drop):
+            if chain.run(document):
+                writer.add(document)
+    write_entries(folder / LEDGER_PART, chain.entries)
+    write_samples(folder / SAMPLES_PART, chain.samples.all())
+    return {"shards": writer.shards, "rules": chain.tally.to_json()}
+
+
+def _surviving(
+    work: Path, arguments: dict[str, Any], on_drop: Callable[[Document, str, float, str], None] | None = None
+) -> Iterator[Document]:
+    """Documents of a shard that are no duplicates; `on_drop` is called with each that is one."""
     removals = read_removals(work / arguments["removals"]) if arguments["removals"] else {}
     for row, document in enumerate(read_shard(work / arguments["shard"])):
         if row not in removals:
@@ -158,7 +214,7 @@ def train(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]
     """Train the tokenizer on the documents of the train split.
 
     Args:
-        arguments: `shards`: arguments of `surviving`; `training`: the recipe's section; `splits`.
+        arguments: `shards`; `training`: the recipe's section; `splits`.
         work: where the shards are.
         folder: receives `tokenizer.model`.
     """
@@ -167,7 +223,7 @@ def train(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]
         (
             document.text
             for shard in arguments["shards"]
-            for document in surviving(work, shard)
+            for document in read_shard(work / shard)
             if split_of(document.doc_id, arguments["splits"]) == TRAIN_SPLIT
         ),
         vocab_size=training["vocab_size"],
@@ -183,30 +239,22 @@ def encode(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any
     """Encode the surviving documents of a shard.
 
     Args:
-        arguments: `shard` and `removals`; `tokenizer`: model file and its hash; `samples`.
+        arguments: `shard`; `tokenizer`: model file and its hash.
         work: where the shard is.
-        folder: receives the ids, the documents' tags, a part of the ledger and samples.
+        folder: receives the ids, the documents' tags and a part of the ledger.
     """
     tokenizer = Tokenizer.load(work / arguments["tokenizer"], expected_hash=arguments["tokenizer_sha256"])
     dtype = token_dtype(tokenizer.vocab_size)
     rows: list[dict[str, Any]] = []
     entries: list[Entry] = []
-    samples = Samples(arguments["samples"])
-
-    def on_drop(document: Document, reason: str, score: float, survivor: str) -> None:
-        entry = Entry(document.doc_id, RULE, DROPPED, reason=reason, score=score, survivor=survivor)
-        entries.append(with_tags(entry, document))
-        samples.offer(RULE, DROPPED, reason, document, document.text, "")
-
     with (folder / TOKENS).open("wb") as out:
-        for batch in _batches(surviving(work, arguments, on_drop)):
+        for batch in _batches(read_shard(work / arguments["shard"])):
             encoded = tokenizer.encode_many([document.text for document in batch], num_threads=1)
             for document, ids in zip(batch, encoded, strict=True):
                 out.write(np.asarray(ids, dtype).tobytes())
                 rows.append(_row(document, len(ids)))
                 entries.append(with_tags(Entry(document.doc_id, "", KEPT), document))
     write_entries(folder / LEDGER_PART, entries)
-    write_samples(folder / SAMPLES_PART, samples.all())
     pq.write_table(pa.Table.from_pylist(rows, schema=TABLE_SCHEMA), folder / TABLE, compression="zstd")
     return {"documents": len(rows)}
 

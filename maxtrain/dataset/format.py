@@ -145,6 +145,8 @@ class Manifest(Record):
     inputs: tuple[InputRecord, ...]
     recipe: dict[str, Any]
     """The resolved recipe."""
+    evaluation_suite: str | None
+    """Identity of the evaluation list that documents were held against; null where they were not."""
 
     def to_bytes(self) -> bytes:
         """The manifest as it is written: the same manifest gives the same bytes."""

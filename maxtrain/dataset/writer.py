@@ -80,6 +80,7 @@ class History:
     inputs: Sequence[InputRecord]
     rules: Mapping[str, RuleCounts]
     split_fractions: Mapping[str, float]
+    evaluation_suite: str | None = None
 
 
 class _Column:
@@ -301,6 +302,7 @@ class DatasetWriter:
             rules=dict(history.rules),
             inputs=tuple(history.inputs),
             recipe=history.recipe,
+            evaluation_suite=history.evaluation_suite,
         )
         (self.partial / MANIFEST).write_bytes(manifest.to_bytes())
         self._publish()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 WORKER_BYTES = 700 * 10**6
 """What a worker needs: libraries and models 300 MB, a shard of 32 MB of text and what is made of it."""
+SMALL_BYTES = 8 * 10**6
+"""A stage with less to work through runs in this process."""
 _ATTEMPTS = 4
 
 
@@ -143,8 +145,9 @@ class Engine:
 
     def _lines(self, pending: list[Task]) -> Iterator[str]:
         lines = [task.to_json() for task in pending]
-        if len(lines) == 1 and self._options.runner == "native":
-            # Not worth a process of its own.
+        small = len(lines) == 1 or self._workers == 1 or sum(task.weight for task in pending) < SMALL_BYTES
+        if small and self._options.runner == "native":
+            # Not worth processes, which take seconds to load their libraries.
             return (run_told(str(self.work), line) for line in lines)
         if self._runner is None:
             from maxtrain.corpus.engine.runner import Runner

@@ -58,9 +58,7 @@ class Runner:
         Raises:
             WorkerLostError: a worker died.
         """
-        # One worker needs no process beside this one.
-        in_processes = self.kind == "native" and self.workers > 1
-        tasks = daft.cls(_Tasks, max_concurrency=self.workers, use_process=in_processes)(work)
+        tasks = daft.cls(_Tasks, max_concurrency=self.workers, use_process=self.kind == "native")(work)
         frame = daft.from_pydict({"task": list(lines)})
         frame = frame.into_partitions(len(lines)) if self.kind == "ray" else frame.into_batches(1)
         rows = iter(frame.select(tasks.run(daft.col("task")).alias("outcome")).iter_rows())
