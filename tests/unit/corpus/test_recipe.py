@@ -1,9 +1,11 @@
 import pytest
 
+from maxtrain.config.yaml_files import read_mapping
 from maxtrain.core.errors import UserError
 from maxtrain.corpus.__main__ import main
 from maxtrain.corpus.inputs import find_inputs
 from maxtrain.corpus.recipe import load_recipe
+from maxtrain.corpus.registry import NAMES
 
 GOOD = """\
 output: out
@@ -139,3 +141,9 @@ def test_inputs_that_cannot_be_used(tmp_path, files, message):
     with pytest.raises(UserError, match=message) as error:
         find_inputs(load_recipe(path), tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_the_recipe_with_every_rule_names_each_of_them(root):
+    tree = read_mapping(root / "data" / "recipes" / "rules.yaml")[0]
+    assert set(tree["rules"]) == set(NAMES) - {"length"}
+    assert all(value is True for value in tree["rules"].values())
