@@ -1,7 +1,8 @@
 """Files, local or remote: byte ranges by URL, durable writes, hashes, locks.
 
-A path is a local path, a `file://` URL, or an `s3://` or `gs://` URL, which is read through tensorstore. Credentials
-come from the environment; `AWS_ENDPOINT_URL` names another S3 server, `AWS_REGION` its region.
+A path is a local path, a `file://` URL, or an `s3://`, `gs://`, `http://` or `https://` URL, which is read through
+tensorstore. Credentials come from the environment; `AWS_ENDPOINT_URL` names another S3 server, `AWS_REGION` its region.
+A web server must answer requests for ranges.
 """
 
 import errno
@@ -9,6 +10,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +23,10 @@ from maxtrain.core.errors import BusyError, UserError
 CHUNK_BYTES = 8 * 2**20
 """Bytes read at once where a file is streamed."""
 
-_REMOTE_SCHEMES = ("s3", "gs")
+_REMOTE_SCHEMES = ("s3", "gs", "http", "https")
+_BEYOND = 2**60
+"""A place beyond the end of any file."""
+_TOLD_SIZE = re.compile(r"(?:total size|value of size) (\d+)")
 _RETRIES = {"max_retries": 5, "initial_delay": "200ms", "max_delay": "2s"}
 
 
@@ -38,7 +43,7 @@ def is_remote(path: str | Path) -> bool:
     """
     scheme = _scheme(path)
     if scheme not in ("", "file", *_REMOTE_SCHEMES):
-        raise UserError(f"{path}: unknown scheme {scheme}://; use a local path, file://, s3:// or gs://")
+        raise UserError(f"{path}: unknown scheme {scheme}://; use a local path, file://, s3://, gs:// or https://")
     return scheme in _REMOTE_SCHEMES
 
 
@@ -66,7 +71,10 @@ def _open_store(scheme: str, bucket: str, endpoint: str | None, region: str) -> 
     import tensorstore  # costs 0.3 s, and only remote paths need it
 
     spec: dict[str, Any] = {"bucket": bucket}
-    if scheme == "s3":
+    if scheme in ("http", "https"):
+        # Ranges are asked for piece by piece: a cache of what the server said before would only hide a change.
+        spec = {"driver": "http", "base_url": f"{scheme}://{bucket}", "context": {"http_request_retries": _RETRIES}}
+    elif scheme == "s3":
         spec |= {"driver": "s3", "aws_region": region, "context": {"s3_request_retries": _RETRIES}}
         if endpoint:
             spec["endpoint"] = endpoint
@@ -84,7 +92,10 @@ def _store_and_key(path: str | Path) -> tuple[Any, str]:
         raise UserError(f"{path}: the URL names no bucket; expected {url.scheme}://bucket/key")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    return _open_store(url.scheme.lower(), url.netloc, endpoint, region), url.path.lstrip("/")
+    key = url.path.lstrip("/")
+    if url.scheme.lower() in ("http", "https") and url.query:
+        key += f"?{url.query}"
+    return _open_store(url.scheme.lower(), url.netloc, endpoint, region), key
 
 
 def _remote_read(path: str | Path, ranges: Sequence[slice | None]) -> list[bytes]:
@@ -97,7 +108,7 @@ def _remote_read(path: str | Path, ranges: Sequence[slice | None]) -> list[bytes
     except ValueError as error:
         # tensorstore raises ValueError for every failure; only this one has a meaning for callers.
         if "OUT_OF_RANGE" in str(error):
-            raise EOFError(f"{path}: shorter than the bytes asked for") from None
+            raise EOFError(f"{path}: shorter than the bytes asked for") from error
         reason = str(error).split(" [", 1)[0].splitlines()[0][:200]
         raise OSError(errno.EIO, f"cannot read: {reason}", str(path)) from None
     if any(result.state == "missing" for result in results):
@@ -186,8 +197,33 @@ def _raise(error: OSError) -> None:
 
 
 def size(path: str | Path) -> int:
-    """Bytes of a local file; for a remote one ask `has_size`."""
+    """Bytes of a local file; for a remote one ask `has_size` or `remote_size`."""
     return local_path(path).stat().st_size
+
+
+def remote_size(path: str | Path) -> int:
+    """Bytes of a remote file.
+
+    Raises:
+        OSError: the file is missing, cannot be read, or its store does not tell its size.
+    """
+    try:
+        _remote_read(path, [slice(0, _BEYOND)])
+    except EOFError as error:
+        # No request of the store asks for a size alone, but its refusal of a range beyond the end states it.
+        if match := _TOLD_SIZE.search(str(error.__cause__)):
+            return int(match[1])
+        if _is_empty(path):
+            return 0
+    raise OSError(errno.EIO, "cannot tell the size of the object", str(path))
+
+
+def _is_empty(path: str | Path) -> bool:
+    try:
+        read_range(path, 0, 1)
+    except EOFError:
+        return True
+    return False
 
 
 def has_size(path: str | Path, expected: int) -> bool:

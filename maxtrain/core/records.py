@@ -41,8 +41,8 @@ def record_lines(path: str | Path, on_read: Callable[[bytes], Any] | None = None
             yield number, data
 
 
-def parse_record(line: bytes) -> dict[str, Any]:
-    """A JSON object whose `text` is a text that is not blank.
+def parse_object(line: bytes) -> dict[str, Any]:
+    """A JSON object.
 
     Raises:
         RecordError: the line is none.
@@ -55,6 +55,16 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise RecordError("not_json", str(error)) from None
     if not isinstance(record, dict):
         raise RecordError("not_a_record", f"a JSON {type(record).__name__} where an object is needed")
+    return record
+
+
+def parse_record(line: bytes) -> dict[str, Any]:
+    """A JSON object whose `text` is a text that is not blank.
+
+    Raises:
+        RecordError: the line is none.
+    """
+    record = parse_object(line)
     text = record.get("text")
     if text is None:
         raise RecordError("missing_text", "no field text")

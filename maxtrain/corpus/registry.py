@@ -5,11 +5,22 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, create_model
 
 from maxtrain.config.schema import Section
+from maxtrain.corpus.clean import CLEAN_RULES
 from maxtrain.corpus.length import Length
 from maxtrain.corpus.rules import Rule
+from maxtrain.corpus.safety import Domains, Licence, OptOut, Pii, Toxicity
 from maxtrain.corpus.score import SCORE_RULES
 
-RULES: tuple[type[Rule], ...] = (Length, *SCORE_RULES)
+RULES: tuple[type[Rule], ...] = (
+    Length,
+    OptOut,
+    Licence,
+    Domains,
+    *CLEAN_RULES,
+    *SCORE_RULES,
+    Toxicity,
+    Pii,
+)
 """In running order; a recipe switches them on and off, and does not change the order."""
 NAMES = tuple(rule.name for rule in RULES)
 

@@ -49,7 +49,7 @@ def read(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
     first_bad: BadLine | None = None
     with ShardWriter(folder) as writer, (folder / QUARANTINE).open("w", encoding="utf-8") as quarantine:
         for told in arguments["files"]:
-            entry = InputConfig.model_validate_json(json.dumps(told["entry"]))
+            entry = InputConfig.model_validate(told["entry"], strict=False)
             file = InputFile(told["name"], Path(told["path"]), entry, told["sha256"])
             for record in _unchanged_records(file):
                 if isinstance(record, BadLine):
@@ -103,7 +103,7 @@ def clean(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]
         work: where the shard is.
         folder: receives a shard of what stays, its part of the ledger, samples.
     """
-    rules = rules_of(RulesConfig.model_validate_json(json.dumps(arguments["rules"])))
+    rules = rules_of(RulesConfig.model_validate(arguments["rules"], strict=False))
     without = {name: frozenset(names) for name, names in arguments["without"].items()}
     chain = Chain(rules, arguments["samples"])
     seen = 0
@@ -146,7 +146,7 @@ def count_grams(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str
         work: where the shard is.
         folder: receives `counts.npy`.
     """
-    rule = Decontaminate.model_validate_json(json.dumps(arguments["decontaminate"]))
+    rule = Decontaminate.model_validate(arguments["decontaminate"], strict=False)
     scanner = load_scanner(rule.index, rule.tasks, rule.scan, None)
     counts = scanner.count_documents(document.text for document in _surviving(work, arguments))
     np.save(folder / COUNTS, counts, allow_pickle=False)
@@ -181,7 +181,7 @@ def select(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any
     told = arguments["decontaminate"]
     rules = []
     if told is not None:
-        rules.append(Decontaminate.model_validate_json(json.dumps(told | {"counts": str(work / told["counts"])})))
+        rules.append(Decontaminate.model_validate(told | {"counts": str(work / told["counts"])}, strict=False))
     chain = Chain(rules, arguments["samples"])
 
     def on_drop(document: Document, reason: str, score: float, survivor: str) -> None:

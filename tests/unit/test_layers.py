@@ -34,6 +34,7 @@ JAX = {"chex", "flax", "jax", "jaxlib", "optax", "orbax"}
 LATE = {
     ("core/files.py", "tensorstore"): "0.3 s of start-up, for remote paths only",
     ("corpus/engine/engine.py", "maxtrain.corpus.engine.runner"): "Daft costs 0.3 s, which one task does not need",
+    ("corpus/html/quality.py", "trafilatura"): "an extra of its own, slow to import",
     ("corpus/engine/runner.py", "ray"): "an extra of its own, for clusters only",
 }
 """Imports inside functions outside the entry points, each with its reason."""

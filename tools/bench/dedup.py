@@ -25,7 +25,7 @@ from maxtrain.corpus.dedup.sketch import SketchConfig, sketch
 from tools.bench.common import add_common_arguments, describe_machine, pin
 
 try:
-    import rensa  # type: ignore[import-untyped]
+    import rensa
 except ImportError:
     rensa = None
 
