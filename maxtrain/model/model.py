@@ -437,10 +437,15 @@ class Model:
         return Layer(numbers, expert_bias if kind == "moe" else jnp.zeros((len(numbers), 0), jnp.float32))
 
     def _run_layers(
-        self, params: Params, x_BTD: jax.Array, shared: Shared, expert_bias: jax.Array, kinds: Sequence[Kind] = ()
+        self,
+        params: Params,
+        x_BTD: jax.Array,
+        shared: Shared,
+        expert_bias: jax.Array,
+        kinds: Sequence[Kind] | None = None,
     ) -> tuple[jax.Array, dict[Kind, LayerStats]]:
         """The layers of some kinds, by default of all; the statistics are stacked over the layers of a kind."""
-        kinds = kinds or tuple(self.layers_of)
+        kinds = tuple(self.layers_of) if kinds is None else kinds
         assert not (self.pipeline and self._staged in kinds), "stages run by loss alone"
         stats: dict[Kind, LayerStats] = {}
         for kind in kinds:

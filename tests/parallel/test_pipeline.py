@@ -38,6 +38,13 @@ def test_stages_of_unequal_length_equal_one_device(uneven, build_on, assert_pari
     assert_parity(uneven.train(3), whole)
 
 
+@pytest.mark.parametrize("moe", [{"first_dense": 0}, None], ids=["experts", "dense"])
+def test_a_model_of_one_kind_of_layer_has_none_before_the_stages(build_on, assert_parity, moe):
+    model = MODEL | {"num_layers": 4, "moe": moe and {"num_experts": 8, "top_k": 2, "d_expert": 32, **moe}}
+    staged = build_on({"pipeline": 2}, 2, model=model)
+    assert_parity(staged.train(3), build_on({}, model=model).train(3))
+
+
 @pytest.mark.parametrize("which", ["interleaved", "uneven"])
 def test_saved_state_knows_no_stages(request, build_on, which):
     parts = request.getfixturevalue(which).parts
