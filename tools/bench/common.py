@@ -18,6 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+ONE_THREAD = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OMP_NUM_THREADS": "1",
+}
+"""Environment of a process with one thread of arithmetic."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 PRODUCT_SHAPES = ((1024, 1024, 1024), (4096, 256, 1024))
 """Rows, inner and columns of the products whose best speed is the peak: a square one, and one of a small model."""
@@ -34,8 +39,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def pin(core: int) -> None:
     """Keep this process on one core with one thread of arithmetic; call it before JAX is imported."""
     os.sched_setaffinity(0, {core})
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
 
 
 def describe_machine(core: int | None) -> dict[str, Any]:

@@ -8,9 +8,10 @@ model's FLOPs, without recomputation, in the least of the times.
     python tools/bench/train_step.py
     python tools/bench/train_step.py --case moe-fp32 --rounds 3 --peer PATH/TO/python
 
-The peer is transformers or litgpt: make an environment with torch and that library and give its interpreter;
---peer-compile runs it by torch.compile, which needs a C++ compiler. In bfloat16 a peer's parameters and updates are
-bfloat16 too, where ours are float32.
+The peer is transformers, litgpt or levanter: make an environment with that library, and torch for the first two, and
+give its interpreter; --peer-compile runs a peer in torch by torch.compile, which needs a C++ compiler. In bfloat16 the
+parameters and updates of a peer in torch are bfloat16 too, where ours and levanter's are float32. Versions of levanter
+up to 1.1 don't work with this JAX: take the extra bench-levanter.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench.common import (
+    ONE_THREAD,
     add_common_arguments,
     describe_machine,
     peak_calls,
@@ -51,7 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "moe1024-bf16": {"experts": 8, "hidden": 1024, "precision": "bfloat16", "remat": "none"},
 }
 
-LIBRARIES = ("transformers", "litgpt")
+LIBRARIES = ("transformers", "litgpt", "levanter")
 """Peers: each has a script in `peers`."""
 
 
@@ -132,7 +134,7 @@ def run_case(case: dict[str, Any], steps: int) -> dict[str, Any]:
 
 def child(command: list[str], core: int) -> dict[str, Any]:
     """Run a process pinned to a core and read the JSON of its last line."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    environment = {**ONE_THREAD, **os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         command,
         env=environment,
@@ -165,9 +167,9 @@ def main() -> None:
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--steps", type=int, default=5, help="timed steps a process")
     parser.add_argument("--rounds", type=int, default=2, help="processes a case")
-    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has torch and the peer's library")
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has the peer's library")
     parser.add_argument("--peer-library", choices=LIBRARIES, default=LIBRARIES[0])
-    parser.add_argument("--peer-compile", action="store_true", help="run the peer by torch.compile")
+    parser.add_argument("--peer-compile", action="store_true", help="run a peer in torch by torch.compile")
     add_common_arguments(parser)
     parser.add_argument("--run", metavar="CASE", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -65,10 +65,14 @@ def fold() -> np.ndarray:
     return table
 
 
+@cache
+def _folded(character: str) -> str:
+    return chr(fold()[ord(character)])
+
+
 def folded(text: str) -> str:
     """A text as it is compared."""
-    table = fold()
-    return "".join(chr(table[ord(character)]) for character in text)
+    return "".join(map(_folded, text))
 
 
 def parse_terms(text: str, lang: str, where: str) -> list[Term]:

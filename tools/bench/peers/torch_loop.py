@@ -1,18 +1,9 @@
-"""What peers in torch share: training on random tokens, and its line of JSON."""
+"""What peers in torch share: a step of training on random tokens."""
 
-import json
-import resource
-import sys
-import time
 from collections.abc import Callable
 
 import torch
-
-
-def cpu_seconds() -> float:
-    """User and system seconds of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+from step_loop import read_case, time_steps
 
 
 def run(
@@ -24,30 +15,25 @@ def run(
 
     Args:
         start: time of the command.
-        make_model: from the case, which is the command's argument, to the model in float32.
+        make_model: from the case to the model in float32.
         loss_of: mean loss of int64 [8, 512] tokens, each predicting the next.
     """
-    shape = json.loads(sys.argv[1])
+    case = read_case()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = make_model(shape).train()
-    if shape["precision"] == "bfloat16":
+    model = make_model(case).train()
+    if case["precision"] == "bfloat16":
         model = model.to(torch.bfloat16)
-    if shape.get("compile"):
+    if case.get("compile"):
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    start_up = time.perf_counter() - start
-    cpu, wall = [], []
-    for _ in range(shape["steps"] + 1):
-        tokens = torch.randint(0, 8192, (8, 512))
-        before, began = cpu_seconds(), time.perf_counter()
+
+    def step(tokens: torch.Tensor) -> float:
         loss = loss_of(model, tokens)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        loss.item()
-        cpu.append(cpu_seconds() - before)
-        wall.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"cpu_seconds": cpu[1:], "wall_seconds": wall[1:], "start_up_seconds": start_up, "peak_mb": peak}))
+        return loss.item()
+
+    time_steps(start, case["steps"], lambda: torch.randint(0, 8192, (8, 512)), step)

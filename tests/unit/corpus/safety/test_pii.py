@@ -216,3 +216,29 @@ def test_long_runs_take_linear_time():
     for line in ("1 " * 200_000, "a.b@" * 100_000, "ab:" * 100_000, "(+" * 200_000, "A1b2" * 100_000, "1" * 400_000):
         rule.find(line)
     assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+        "ASIAIOSFODNN7EXAMPLE",
+        "github_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789",
+        "glpat-aB3dE5fG7hJ9kL1mN3pQ",
+        "xoxb-123456789012-aBcDeFgHiJkL",
+        "rk_live_aB3dE5fG7hJ9kL1mN3pQ",
+        "whsec_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9v",
+        "AIzaSyA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q",
+        "sk-ant-api03-aB3dE5fG7hJ9kL1mN3pQ5rS7",
+        "sk-proj-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1x",
+        "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567",
+        "npm_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5",
+        "SG.aB3dE5fG7hJ9kL1mN3pQ.aB3dE5fG7hJ9kL1mN3pQ5rS7",
+        "shpat_0123456789abcdef0123456789abcdef",
+        "LTAI4G1a2b3c4d5e6f7g",
+        "1234567890:AAaB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3",
+    ],
+)
+def test_marked_keys_are_found_beside_anything(key):
+    assert cleaned(f"密钥是{key}。", "zh") == "密钥是[KEY]。"
+    assert cleaned(f'connect("{key}")', "python", "code") == 'connect("[KEY]")'

@@ -256,3 +256,19 @@ def test_many_terms_cost_little(running_text):
     megabytes = sum(len(analysis.text) for analysis in analyses) / 1e6
     assert megabytes / times[0] > 15
     assert times[1] < 4 * times[0]
+
+
+def test_long_runs_take_linear_time(shared):
+    matcher = Matcher((*built_in_terms(), *user_list(shared)))
+    find_terms("fuck 性", matcher)
+    begin = time.process_time()
+    for line in (
+        "f " * 200_000,
+        "fu\u200b" * 100_000,
+        "f" * 400_000,
+        "性" * 200_000,
+        "他妈的" * 50_000,
+        "f*" * 100_000,
+    ):
+        find_terms(line, matcher)
+    assert time.process_time() - begin < 20
