@@ -51,7 +51,7 @@ def _build(arguments: argparse.Namespace) -> int:
     dropped = built.manifest.rules["read"].dropped
     if dropped and not built.up_to_date:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-        print(f"{sum(dropped.values()):,} lines quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
+        print(f"{sum(dropped.values()):,} records quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
     return 0
 
 

@@ -200,7 +200,7 @@ class _Run:
         """Raw files to shards."""
         self._tell_changed_inputs()
         tasks = [
-            self._task("read", {"files": [_told(file) for file in group]}, sum(_size(file) for file in group))
+            self._task("read", {"files": [_told(file) for file in group]}, sum(file.num_bytes for file in group))
             for group in _groups(self.inputs)
         ]
         self._read = self.engine.run(tasks, "read")
@@ -392,11 +392,7 @@ def _sum_counts(outcomes: Sequence[Outcome]) -> dict[str, RuleCounts]:
 def _told(file: InputFile) -> dict[str, Any]:
     """An input file for a worker."""
     entry = file.entry.model_dump(mode="json", exclude={"without"})
-    return {"name": file.name, "path": str(file.path.absolute()), "sha256": file.sha256, "entry": entry}
-
-
-def _size(file: InputFile) -> int:
-    return file.path.stat().st_size
+    return {"name": file.name, "location": file.location, "sha256": file.sha256, "entry": entry}
 
 
 def _groups(inputs: Sequence[InputFile]) -> Iterator[list[InputFile]]:
@@ -404,11 +400,10 @@ def _groups(inputs: Sequence[InputFile]) -> Iterator[list[InputFile]]:
     group: list[InputFile] = []
     total = 0
     for file in inputs:
-        size = _size(file)
-        if group and total + size > _READ_BYTES:
+        if group and total + file.num_bytes > _READ_BYTES:
             yield group
             group, total = [], 0
         group.append(file)
-        total += size
+        total += file.num_bytes
     if group:
         yield group

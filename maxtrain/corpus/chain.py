@@ -15,7 +15,7 @@ _EXCERPT = 600
 """Characters of a sample on each side of the first difference."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Sample:
     """What a rule did to one document, for people to look at.
 
@@ -49,7 +49,7 @@ class Samples:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[tuple[str, str, str], list[tuple[int, str, Sample]]] = defaultdict(list)
+        self._kept: dict[tuple[str, str, str], list[tuple[int, Sample]]] = defaultdict(list)
 
     def offer(self, rule: str, action: str, reason: str, document: Document, before: str, after: str) -> None:
         """Take a sample where its hash is among the least."""
@@ -68,7 +68,7 @@ class Samples:
     def take(self, sample: Sample) -> None:
         """Take a sample that was made before."""
         heap = self._kept[sample.rule, sample.action, sample.reason]
-        item = (-sample.rank, sample.doc_id, sample)
+        item = (-sample.rank, sample)
         if len(heap) < self._most:
             heapq.heappush(heap, item)
         else:
@@ -76,7 +76,7 @@ class Samples:
 
     def all(self) -> list[Sample]:
         """Samples by rule, action, reason and hash."""
-        samples = [item[2] for heap in self._kept.values() for item in heap]
+        samples = [item[1] for heap in self._kept.values() for item in heap]
         return sorted(samples, key=lambda sample: (sample.rule, sample.action, sample.reason, sample.rank))
 
 

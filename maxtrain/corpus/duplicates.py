@@ -8,15 +8,13 @@ which is their oracle.
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maxtrain.config.schema import Section
-from maxtrain.config.schema.types import AsTuple
-from maxtrain.corpus.dedup import NearConfig
+from maxtrain.corpus.dedup import DuplicatesConfig, NearConfig
 from maxtrain.corpus.dedup.driver import scope_of, source_ranks
 from maxtrain.corpus.dedup.exact import ExactConfig, choose_by_key, text_keys, url_keys
 from maxtrain.corpus.dedup.near import (
@@ -51,22 +49,6 @@ _ARRAYS = (
     "levels",
 )
 _SCHEMA = pa.schema([("row", pa.int64()), ("reason", pa.string()), ("score", pa.float64()), ("survivor", pa.string())])
-
-
-class DuplicatesConfig(Section):
-    """Duplicates and which of them stays; the steps run in the order of the fields."""
-
-    scope: Literal["all", "source"] = "all"
-    """Whether documents of different sources are compared, too."""
-    prefer: Annotated[tuple[str, ...], AsTuple] = ()
-    """Sources whose documents stay before others', best first; then the higher quality_score stays, then the lower
-    doc_id."""
-    url: bool = True
-    """Whether documents of one normalised address count as one."""
-    exact: ExactConfig | None = ExactConfig()
-    """Texts equal once normalised; null to pass over."""
-    near: NearConfig | None = NearConfig()
-    """Texts nearly equal; null to pass over."""
 
 
 def sketch_shard(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:

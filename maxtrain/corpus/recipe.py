@@ -11,7 +11,8 @@ from maxtrain.config.merge import load_source
 from maxtrain.config.schema import Section
 from maxtrain.config.schema.types import AsTuple, Fraction, NonNegativeSize, PositiveCount, PositiveInt, as_float
 from maxtrain.corpus.decontaminate.rule import Decontaminate
-from maxtrain.corpus.duplicates import DuplicatesConfig
+from maxtrain.corpus.dedup import DuplicatesConfig
+from maxtrain.corpus.read import ReadOptions
 from maxtrain.corpus.registry import NAMES, RulesConfig
 from maxtrain.dataset import TRAIN_SPLIT
 from maxtrain.tokenizer.train import MOST_IDS
@@ -34,11 +35,13 @@ class InputConfig(Section):
     """Some input files."""
 
     files: str | _Files
-    """Paths or patterns, relative to the recipe; ** reaches into folders."""
+    """Paths or patterns, relative to the recipe; ** reaches into folders; or URLs."""
     licence: str
     """Licence of records that state none in a field `licence`."""
     tags: DefaultTags = DefaultTags()
     """Tags of records that have none of their own."""
+    read: ReadOptions = ReadOptions()
+    """How the files are read: kind, keys, limits."""
     without: Annotated[tuple[str, ...], AsTuple] = ()
     """Names of rules that these files are spared."""
 

@@ -5,6 +5,7 @@ new text, or a `Drop` with the reason; the pipeline counts all three under the r
 ledger. A rule may also set tags and `document.scores`.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,15 +34,15 @@ class Change:
     """Places that were changed."""
 
 
-class Rule(Section):
+class Rule(Section, ABC):
     """Base of all rules; a subclass declares its parameters as fields and its recipe key as `name`."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def apply(self, document: Document) -> Drop | Change | None:
         """Look at a document.
 
         Args:
             document: what the rules before have made of it.
         """
-        raise NotImplementedError

@@ -16,10 +16,10 @@ from maxtrain.corpus.chain import Chain, Sample, with_tags
 from maxtrain.corpus.decontaminate.rule import Decontaminate, load_scanner
 from maxtrain.corpus.document import Document
 from maxtrain.corpus.duplicates import RULE, read_removals
-from maxtrain.corpus.inputs import InputFile
+from maxtrain.corpus.inputs import source_of
 from maxtrain.corpus.ledger import DROPPED, KEPT, Entry, write_entries
+from maxtrain.corpus.read import BadRecord, RawRecord, RawTokens, Source, read_file
 from maxtrain.corpus.recipe import InputConfig
-from maxtrain.corpus.records import BadLine, RawRecord, read_records
 from maxtrain.corpus.registry import RulesConfig, rules_of
 from maxtrain.corpus.shards import ShardWriter, read_shard
 from maxtrain.corpus.split import split_of
@@ -38,7 +38,7 @@ def read(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
     """Raw files to shards of documents; what is no usable record to the quarantine.
 
     Args:
-        arguments: `files`: name, path, sha256 and recipe entry of each.
+        arguments: `files`: name, location, sha256 and recipe entry of each.
         work: unused.
         folder: receives the shards and `quarantine.jsonl`.
 
@@ -46,13 +46,13 @@ def read(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
         DataError: a file is not the one that was hashed.
     """
     bad: dict[str, int] = {}
-    first_bad: BadLine | None = None
+    first_bad: BadRecord | None = None
     with ShardWriter(folder) as writer, (folder / QUARANTINE).open("w", encoding="utf-8") as quarantine:
         for told in arguments["files"]:
             entry = InputConfig.model_validate(told["entry"], strict=False)
-            file = InputFile(told["name"], Path(told["path"]), entry, told["sha256"])
-            for record in _unchanged_records(file):
-                if isinstance(record, BadLine):
+            source = source_of(told["name"], told["location"], entry)
+            for record in _unchanged_records(source, told["sha256"]):
+                if isinstance(record, BadRecord):
                     bad[record.reason] = bad.get(record.reason, 0) + 1
                     first_bad = first_bad or record
                     quarantine.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
@@ -66,16 +66,18 @@ def read(arguments: dict[str, Any], work: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _unchanged_records(file: InputFile) -> Iterator[RawRecord | BadLine]:
-    """What is in a file; the very bytes that are read must have the hash that the manifest will tell.
+def _unchanged_records(source: Source, sha256: str) -> Iterator[RawRecord | BadRecord]:
+    """What is in an input; the very bytes that are read must have the hash that the manifest will tell.
 
     Raises:
-        DataError: at the end of the file, where they have another.
+        DataError: at the end of the input, where they have another.
     """
     digest = hashlib.sha256()
-    yield from read_records(file, digest.update)
-    if digest.hexdigest() != file.sha256:
-        raise DataError(f"{file.path}: changed while it was read; build again when nothing writes it any more")
+    for item in read_file(source, digest.update):
+        assert not isinstance(item, RawTokens), "inputs of token ids are refused where they are found"
+        yield item
+    if digest.hexdigest() != sha256:
+        raise DataError(f"{source.path}: changed while it was read; build again when nothing writes it any more")
 
 
 def _document(record: RawRecord) -> Document:

@@ -9,7 +9,8 @@ from resiliparse.extract.html2text import extract_plain_text
 
 from maxtrain.corpus.clean.features import ENTITY, TAG, features, is_verbatim
 from maxtrain.corpus.document import Document
-from maxtrain.corpus.rules import Change, Rule
+from maxtrain.corpus.html import Mode, extract
+from maxtrain.corpus.rules import Change, Drop, Rule
 
 _ENTITY = re.compile(r"&(?:#(?:\d{1,7}|[xX][0-9A-Fa-f]{1,6})|[A-Za-z][A-Za-z0-9]{1,31});")
 _DOUBLE = re.compile(r"&amp;(?:#\d{1,7}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -77,7 +78,8 @@ _BLOCK = frozenset(
 )
 _VOID = frozenset(["br", "hr", "img", "input", "link", "meta", "source", "col", "embed"])
 _PAGE = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>])", re.IGNORECASE | re.DOTALL
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
+    re.IGNORECASE | re.DOTALL,
 )
 _HIDDEN = re.compile(r"<(script|style)\b[^>]*>.*?</\1\s*>|<!--.*?-->|<!doctype[^>]*>", re.IGNORECASE | re.DOTALL)
 _ROUNDS = 4
@@ -149,12 +151,15 @@ def _told(text: str, match: re.Match[str], every: bool) -> str | None:
     return None if told == match[0] or "\ufffd" in told or "\0" in told else told
 
 
-def to_text(text: str) -> str | None:
-    """The text of what is a page's HTML, or of prose with tags left in it; None where it is neither."""
+def to_text(text: str, mode: Mode = "main") -> str | None:
+    """The text of what is a page's HTML, or of prose with tags left in it; None where it is neither.
+
+    Args:
+        text: what may be markup.
+        mode: how the text of a whole page is taken out; a page without any gives an empty text.
+    """
     if _PAGE.match(text):
-        told = str(extract_plain_text(text, main_content=True, alt_texts=False, links=False, form_fields=False))
-        whole = told or str(extract_plain_text(text, main_content=False, alt_texts=False, links=False))
-        return whole or None
+        return extract(text, mode).text
     if not any(sign in text for sign in _SIGNS):
         return None
     bare = _FENCE.sub(" ", text)
@@ -205,17 +210,22 @@ def _drop_tags(text: str) -> str:
 
 
 class RawHtml(Rule):
-    """HTML that came as text becomes text; texts about HTML and code stay."""
+    """HTML that came as text becomes text, a whole page its main text; texts about HTML and code stay."""
 
     name: ClassVar[str] = "raw_html"
 
-    def apply(self, document: Document) -> Change | None:
-        """Convert what is markup."""
+    mode: Mode = "main"
+    """What is taken out of a whole page: main text, the same by trafilatura (quality), or all text."""
+
+    def apply(self, document: Document) -> Change | Drop | None:
+        """Convert what is markup; a page without text is left out."""
         text = document.text
         if is_verbatim(document) or not features(text).has(TAG):
             return None
-        told = to_text(text)
-        return None if told is None or told == text else Change(told)
+        told = to_text(text, self.mode)
+        if told is None or told == text:
+            return None
+        return Change(told) if told else Drop("no_main_text")
 
 
 class HtmlEntities(Rule):

@@ -21,7 +21,7 @@ class NearConfig(Section):
     sketch: SketchConfig = SketchConfig()
 
 
-class DedupConfig(Section):
+class DuplicatesConfig(Section):
     """Duplicates and which of them stays; the steps run in the order of the fields."""
 
     scope: Literal["all", "source"] = "all"
@@ -35,6 +35,11 @@ class DedupConfig(Section):
     """Texts equal once normalised; null to pass over."""
     near: NearConfig | None = NearConfig()
     """Texts nearly equal; null to pass over."""
+
+
+class DedupConfig(DuplicatesConfig):
+    """Duplicates and what documents repeat of each other; the steps run in the order of the fields."""
+
     paragraphs: ParagraphConfig | None = None
     """Repeated paragraphs, whose later copies are cut; null to pass over."""
     substrings: SubstringConfig | None = None

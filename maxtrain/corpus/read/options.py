@@ -68,7 +68,7 @@ class ReadOptions(Section):
     charset: str | None = None
     """Plain text, Markdown, LaTeX and HTML: charset of the files; null: found out."""
     html: Literal["main", "quality", "all", "markup"] = "main"
-    """HTML: its main text, the same by trafilatura, all text, or the markup for the rule `main_text`."""
+    """HTML: its main text, the same by trafilatura, all text, or the markup, for the rule `raw_html`."""
     namespaces: Annotated[tuple[int, ...], AsTuple] = (0,)
     """Wiki dumps: numbers of the namespaces to read."""
     languages: Annotated[tuple[str, ...], AsTuple] = ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from maxtrain.core.records import RecordError
 from maxtrain.corpus.html.charset import Decoded, decode_page, python_codec
-from maxtrain.corpus.html.rule import extract
+from maxtrain.corpus.html.extract import extract
 from maxtrain.corpus.read.latex import latex_text
 from maxtrain.corpus.read.records import Item, RawRecord
 from maxtrain.corpus.read.source import Reading

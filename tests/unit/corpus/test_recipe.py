@@ -123,7 +123,7 @@ def test_inputs_are_found_relative_to_the_recipe_in_order(tmp_path):
         ("[in/*.jsonl, linked/*.jsonl]", "linked/b.jsonl is named twice, also as .*in/b.jsonl"),
         ("in", r"in is a directory; name the files in it, such as in/\*"),
         ("deep.jsonl", "deep.jsonl is a directory"),
-        ("a.csv", "is none of .jsonl"),
+        ("a.csv", "no kind of input is told by this name"),
         ("a**b.jsonl", r"a\*\*b.jsonl': is no pattern"),
         ("'./'", "is no pattern"),
     ],

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_size_and_balance(sample, records):
     assert set(sizes) == {"book_en", "book_zh", "code", "math"}
     assert min(sizes.values()) > 0.9 * max(sizes.values())
     assert min(held_out.values()) > 90_000, "about 30,000 tokens each"
-    assert [file.path.name for file in find_inputs(recipe, sample.parent / "recipes")] == sorted(
+    assert [Path(file.location).name for file in find_inputs(recipe, sample.parent / "recipes")] == sorted(
         f"{name}.jsonl.zst" for name in sizes
     )
 

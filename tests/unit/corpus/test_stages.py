@@ -60,8 +60,12 @@ def full_recipe(recipe, records):
     return recipe
 
 
+def identity_of(source, name):
+    return document_id(source, original_id=name, url=None, text="")
+
+
 def identity(name):
-    return document_id("made", original_id=name, url=None, text="")
+    return identity_of("made", name)
 
 
 def fates(dataset):
@@ -278,6 +282,17 @@ def test_the_same_identity_twice_is_a_duplicate_where_duplicates_are_looked_for(
     recipe.write_text(recipe.read_text() + "dedup: {}\n")
     built = build(load_recipe(recipe), recipe.parent)
     assert built.manifest.rules["dedup"].dropped == {"id": 1}
+
+
+def test_the_same_record_in_two_files_is_sampled_like_any_other(recipe, records):
+    """Both stand in the samples of the rule that drops them, though their ids are the same."""
+    line = json.dumps({"text": "Too short", "id": "x", "source": "s"}) + "\n"
+    for name in "cd":
+        (recipe.parent / "in" / f"{name}.jsonl").write_text(line)
+    recipe.write_text(recipe.read_text() + "rules: {too_short: true}\ndedup: {}\n")
+    built = build(load_recipe(recipe), recipe.parent)
+    samples = pq.read_table(built.output / "samples.parquet").to_pylist()
+    assert [sample["doc_id"] for sample in samples].count(identity_of("s", "x")) == 2
 
 
 def test_a_worker_that_dies_again_and_again_is_told(tmp_path):

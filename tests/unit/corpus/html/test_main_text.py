@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from resiliparse.extract.html2text import extract_plain_text
 
 from maxtrain.core.lines import iterate_lines
+from maxtrain.corpus.clean import RawHtml
 from maxtrain.corpus.document import Document
-from maxtrain.corpus.html import MainTextRule, all_text, decode_page, main_text, quality_text
+from maxtrain.corpus.html import all_text, decode_page, main_text, quality_text
 from maxtrain.corpus.rules import Change, Drop
 
 
@@ -167,13 +168,13 @@ def document(text, category="web"):
 
 
 def test_the_rule_takes_text_out_of_markup_and_leaves_the_rest():
-    rule = MainTextRule()
+    rule = RawHtml()
     assert rule.apply(document(PAGE)) == Change(main_text(PAGE).text)
     assert rule.apply(document("<html><script>x</script></html>")) == Drop("no_main_text")
     for text in ("", "plain", "a < b", "x <html>", "x" * 10**6):
         assert rule.apply(document(text)) is None
     assert rule.apply(document(PAGE, "code")) is None
-    changed = MainTextRule(mode="quality").apply(document(PAGE))
+    changed = RawHtml(mode="quality").apply(document(PAGE))
     assert isinstance(changed, Change)
     assert "first paragraph" in changed.text
     assert "first paragraph" in quality_text(PAGE).text
