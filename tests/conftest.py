@@ -3,10 +3,14 @@
 import ctypes
 import fcntl
 import gc
+import logging
 import os
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +51,31 @@ def forget_compiled_programs():
 def _resident_bytes() -> int:
     with Path("/proc/self/statm").open() as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def make_bucket() -> Iterator[Callable[[str], Any]]:
+    """An S3 server of the test's own; the function makes a bucket there and gives its key-value store."""
+    import tensorstore
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server runs in this process
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+
+    def make(bucket: str) -> Any:
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
+        spec = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1"}
+        return tensorstore.KvStore.open(spec).result()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        yield make
+    server.stop()
 
 
 @pytest.fixture(scope="session")

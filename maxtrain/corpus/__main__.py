@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,8 @@ def _build(arguments: argparse.Namespace) -> int:
     dropped = built.manifest.rules["read"].dropped
     if dropped and not built.up_to_date:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-        print(f"{sum(dropped.values()):,} records quarantined in {built.output / QUARANTINE}: {reasons}", file=sys.stderr)
+        number = f"{sum(dropped.values()):,} records quarantined in {built.output / QUARANTINE}"
+        print(f"{number}: {reasons}", file=sys.stderr)
     return 0
 
 
@@ -183,7 +184,17 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("build", help="build the dataset of a recipe; nothing to do where it is up to date")
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], about: str, json_help: str | None = "print JSON"
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about)
+        command.set_defaults(run=run)
+        if json_help is not None:
+            command.add_argument("--json", action="store_true", help=json_help)
+        return command
+
+    command = add("build", _build, "build the dataset of a recipe; nothing to do where it is up to date")
     command.add_argument("recipe", help="YAML recipe")
     command.add_argument(
         "--output", metavar="DIR", help="directory to write instead of the recipe's, relative to where the command runs"
@@ -193,42 +204,28 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", type=_bytes, default=2 * 10**9, help="that local workers may take (default: 2GB)")
     command.add_argument("--runner", choices=("native", "ray"), default="native", help="this machine, or a Ray cluster")
     command.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster")
-    command.add_argument("--json", action="store_true", help="print the summary as JSON")
-    command.set_defaults(run=_build)
-    command = commands.add_parser("show", help="documents, tokens and bytes by tag, split and licence; rules")
-    command.add_argument("dataset", help="directory or URL")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=_show)
-    command = commands.add_parser("verify", help="check every hash and token id, and that no other file lies there")
-    command.add_argument("dataset", help="directory or URL")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=_verify)
-    command = commands.add_parser("explain", help="what became of a document, and by which rule")
+    for name, run, about in (
+        ("show", _show, "documents, tokens and bytes by tag, split and licence; rules"),
+        ("verify", _verify, "check every hash and token id, and that no other file lies there"),
+    ):
+        add(name, run, about).add_argument("dataset", help="directory or URL")
+    command = add("explain", _explain, "what became of a document, and by which rule", "print JSON, a line each")
     command.add_argument("dataset", help="directory")
     command.add_argument("document", help="its doc_id, URL, or FILE:LINE of the inputs")
-    command.add_argument("--json", action="store_true", help="print JSON, a line each")
-    command.set_defaults(run=_explain)
-    command = commands.add_parser("diff", help="what differs between two datasets, to the document")
+    command = add("diff", _diff, "what differs between two datasets, to the document")
     command.add_argument("first", help="directory")
     command.add_argument("second", help="directory")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=_diff)
-    command = commands.add_parser("sample", help="a page of documents before and after a rule")
+    command = add("sample", _sample, "a page of documents before and after a rule", "print JSON, a line each")
     command.add_argument("dataset", help="directory")
     command.add_argument("--rule", required=True, help="the rule's name in the recipe")
     command.add_argument("--reason", help="only documents dropped for this reason")
     command.add_argument("--output", metavar="FILE", help="HTML file to write (default: RULE.html)")
-    command.add_argument("--json", action="store_true", help="print JSON, a line each, instead of the page")
-    command.set_defaults(run=_sample)
-    command = commands.add_parser("stats", help="a page: funnel, mixture, lengths, quality, kept shares")
+    command = add("stats", _stats, "a page: funnel, mixture, lengths, quality, kept shares")
     command.add_argument("dataset", help="directory")
     command.add_argument("--output", metavar="FILE", help="HTML file to write (default: statistics.html)")
-    command.add_argument("--json", action="store_true", help="print JSON instead of the page")
-    command.set_defaults(run=_stats)
-    command = commands.add_parser("card", help="the data card: contents, licences, rules, inputs, as Markdown")
+    command = add("card", _card, "the data card: contents, licences, rules, inputs, as Markdown", None)
     command.add_argument("dataset", help="directory")
     command.add_argument("--output", metavar="FILE", help="file to write (default: print)")
-    command.set_defaults(run=_card)
     return parser
 
 

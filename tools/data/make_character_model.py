@@ -1,6 +1,6 @@
 """Make the tables of classes and characters that wrong decodings are told by.
 
-    python tools/data/make_character_model.py MULTILINGUAL.jsonl.zst...
+    python -m tools.data.make_character_model MULTILINGUAL.jsonl.zst...
 
 Counts the texts of the Universal Declaration of Human Rights (public domain, unicode.org) in the given files of tagged
 JSON lines, and the sample corpus's English and Chinese prose; every language weighs the same, Chinese more, for it has
@@ -9,20 +9,16 @@ bytes.
 """
 
 import sys
-from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 
 from maxtrain.core import files
-from maxtrain.core.records import parse_record, record_lines
 from maxtrain.corpus.clean.plausible import BITS_UNIT, NUM_CLASSES, count_kinds, kind_table
 from maxtrain.corpus.text import analyse
 from maxtrain.corpus.text.classes import TABLE_SIZE
+from tools.data.languages import ROOT, texts_by_language
 
-ROOT = Path(__file__).parent.parent.parent
 TARGET = ROOT / "maxtrain" / "corpus" / "clean" / "data" / "characters.npz"
-UDHR = "public domain (UDHR texts"
 WEIGHT = 10_000
 CHINESE_WEIGHT = 200_000
 """Characters that a language counts for."""
@@ -32,15 +28,7 @@ UNSEEN = 0.05
 
 def main(paths: list[str]) -> int:
     """Count, weigh, write."""
-    texts: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        for _, line in record_lines(path):
-            record = parse_record(line)
-            if record["licence"].startswith(UDHR):
-                texts[record["lang"]].append(record["text"])
-    for name, lang in (("book_en", "en"), ("book_zh", "sample zh")):
-        for _, line in record_lines(ROOT / "data" / "sample" / f"{name}.jsonl.zst"):
-            texts[lang].append(parse_record(line)["text"])
+    texts = texts_by_language(paths, {"book_en": "en", "book_zh": "sample zh"})
     kinds = kind_table()
     pairs, characters = np.zeros((NUM_CLASSES, NUM_CLASSES)), np.zeros(TABLE_SIZE)
     for lang in sorted(texts):

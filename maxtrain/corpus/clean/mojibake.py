@@ -319,15 +319,23 @@ def repair(text: str) -> str:
     """
     if text.isascii():
         return text
+    text, codes = _undo(text)
+    if features(text).has(REMOVABLE) and _is_latin(codes):
+        read = _LATIN_C1.sub(_read_c1, text)
+        # What the controls stood for may be a wrong decoding in its turn.
+        text = text if read == text else _undo(read)[0]
+    return text
+
+
+def _undo(text: str) -> tuple[str, np.ndarray]:
+    """A text with wrong decodings undone, one after the other, and its code points."""
     codes = analyse(text).codes
     for _ in range(_ROUNDS):
         told = _round(codes)
         if told is None:
             break
         text, codes = _text(told), told
-    if features(text).has(REMOVABLE) and _is_latin(codes):
-        text = _LATIN_C1.sub(_read_c1, text)
-    return text
+    return text, codes
 
 
 def _is_latin(codes: np.ndarray) -> bool:

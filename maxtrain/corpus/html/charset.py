@@ -21,7 +21,13 @@ _PYTHON = {
 }  # fmt: skip
 _WIDER = {"euc_kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "iso8859-1": "cp1252",
           "big5": "big5hkscs", "ascii": "cp1252"}  # fmt: skip
-_REFUSED = frozenset(("utf-7", "replacement", "x-user-defined", "idna", "punycode", "unicode_escape"))
+_REFUSED = frozenset(
+    (
+        *("utf-7", "replacement", "x-user-defined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"),
+        *("undefined", "mbcs", "oem"),
+    )
+)
+"""No charsets of pages, though Python has codecs of some of these names; with `-`."""
 _WRONG_SHARE = 0.001
 """Share of the characters that may be undecodable under a charset that is stated."""
 _LATIN = ("cp1252", "iso8859-1", "iso8859-15")
@@ -47,7 +53,7 @@ def python_codec(label: str | None) -> str | None:
     name = label.strip().strip("\"'").lower()
     name = (map_encoding_to_html5(name, fallback_utf8=False) or name).lower()
     name = _PYTHON.get(name, name)
-    if name in _REFUSED:
+    if name.replace("_", "-") in _REFUSED:
         return None
     try:
         info = codecs.lookup(name)
@@ -56,7 +62,9 @@ def python_codec(label: str | None) -> str | None:
     if info.name in _WIDER:
         return _WIDER[info.name]
     # Codecs such as rot13 and zlib are none between bytes and text.
-    return info.name if getattr(info, "_is_text_encoding", True) and info.name not in _REFUSED else None
+    return (
+        info.name if getattr(info, "_is_text_encoding", True) and info.name.replace("_", "-") not in _REFUSED else None
+    )
 
 
 def stated_charset(data: bytes) -> str | None:

@@ -158,12 +158,9 @@ def main_text(html: str) -> Page:
     Args:
         html: markup.
     """
-    tree = parse_page(html)
-    title, lang = title_of(tree), language_of(tree)
-    body = tree.body
+    body, title, lang = _open(html)
     if body is None:
         return Page("", title, lang)
-    _cut_never(body)
     scale = _Scale(len(html))
     try:
         total = scale.length(body)
@@ -180,13 +177,16 @@ def main_text(html: str) -> Page:
 
 def all_text(html: str) -> Page:
     """All text of a page that a reader sees."""
+    body, title, lang = _open(html)
+    return Page("" if body is None else _write(body.html), title, lang)
+
+
+def _open(html: str) -> tuple[Any, str | None, str | None]:
+    """Body of a page without what no reader sees (null where there is none), title and language."""
     tree = parse_page(html)
-    title, lang = title_of(tree), language_of(tree)
-    body = tree.body
-    if body is None:
-        return Page("", title, lang)
-    _cut_never(body)
-    return Page(_write(body.html), title, lang)
+    if tree.body is not None:
+        _cut_never(tree.body)
+    return tree.body, title_of(tree), language_of(tree)
 
 
 def _cut_never(body: Any) -> None:

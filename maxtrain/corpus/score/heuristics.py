@@ -173,9 +173,14 @@ class LogLines(Rule):
         stats = statistics(document.text)
         if document.is_code or stats.num_lines < 5 or stats.digits < 0.08:
             return None
-        lines = stats.line_texts(500)
-        share = sum(_LOG_LINE.match(line) is not None for line in lines) / len(lines)
+        share = _matching_lines(stats, _LOG_LINE)
         return Drop("log_lines", share) if share > self.max_share else None
+
+
+def _matching_lines(stats: Statistics, pattern: re.Pattern[str]) -> float:
+    """Share of the first 500 lines that begin like the pattern."""
+    lines = stats.line_texts(500)
+    return sum(pattern.match(line) is not None for line in lines) / len(lines)
 
 
 class NumberTable(Rule):
@@ -197,8 +202,7 @@ class NumberTable(Rule):
             return Drop("digits", stats.digits)
         if stats.num_lines < 6 or stats.digits < 0.25:
             return None
-        lines = stats.line_texts(500)
-        share = sum(_NUMBERS_LINE.match(line) is not None for line in lines) / len(lines)
+        share = _matching_lines(stats, _NUMBERS_LINE)
         return Drop("lines", share) if share > self.max_lines else None
 
 
@@ -289,8 +293,7 @@ class JavascriptNotice(Rule):
         if document.is_code or "avascript" not in text.lower():
             return None
         stats = statistics(text)
-        limit = self.max_units
-        if stats.units > limit:
+        if stats.units > self.max_units:
             return None
         hit = _JAVASCRIPT.search(text)
         early = hit is not None and hit.start() < max(len(text) // 3, 60)
@@ -327,8 +330,8 @@ class CodeShape(Rule):
         if stats.letters < self.min_letters:
             return Drop("data", stats.letters)
         head = "\n".join(stats.line_texts(self.head_lines))
-        if self.generated and (hit := _GENERATED.search(head)):
-            return Drop("generated", span=None if hit is None else hit.span())
+        if self.generated and _GENERATED.search(head):
+            return Drop("generated")
         return None
 
 

@@ -44,51 +44,37 @@ def letter_table() -> np.ndarray:
 
 
 @compiled
-def count_trigrams(codes: np.ndarray, table: np.ndarray, latin: np.ndarray, cyrillic: np.ndarray) -> None:
-    """Add the trigrams of words, their ends included, to counts [27, 27, 27] and [34, 34, 34] int64."""
-    first = second = np.int64(0)
-    script = 0
+def _trigrams(codes: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, int]:
+    """Trigrams of the words of a text, their ends included, and how many of them are Latin, which come first.
+
+    A trigram is told by its place in the joined tables, [trigrams] int32.
+    """
+    found = np.empty((2, 2 * len(codes) + 1), np.int32)
+    counts = np.zeros(2, np.int64)
+    first = second = script = np.int64(0)
     for place in range(len(codes) + 1):
         symbol = np.int64(table[codes[place]]) if place < len(codes) else np.int64(0)
-        now = 0 if symbol == 0 else (1 if symbol < 100 else 2)
+        now = np.int64(0) if symbol == 0 else np.int64(1) if symbol < 100 else np.int64(2)
+        size = np.int64(LATIN) if script == 1 else np.int64(CYRILLIC)
         if now != script and script:
-            if script == 1:
-                latin[first, second, 0] += 1
-            else:
-                cyrillic[first, second, 0] += 1
+            found[script - 1, counts[script - 1]] = (first * size + second) * size
+            counts[script - 1] += 1
             first = second = np.int64(0)
         script = now
-        if now == 1:
-            latin[first, second, symbol] += 1
-            first, second = second, symbol
-        elif now == 2:
-            cyrillic[first, second, symbol - 100] += 1
-            first, second = second, symbol - 100
+        if now:
+            letter = symbol if now == 1 else symbol - 100
+            size = np.int64(LATIN) if now == 1 else np.int64(CYRILLIC)
+            found[now - 1, counts[now - 1]] = (first * size + second) * size + letter
+            counts[now - 1] += 1
+            first, second = second, letter
+    joined = np.concatenate((found[0, : counts[0]], found[1, : counts[1]] + np.int32(LATIN**3)))
+    return joined, counts[0]
 
 
-@compiled
-def _bits(codes: np.ndarray, table: np.ndarray, latin: np.ndarray, cyrillic: np.ndarray) -> tuple[int, int, int, int]:
-    """Sum of bits × 16 and number of letters, of Latin and of Cyrillic words."""
-    sums = np.zeros(3, np.int64)
-    counts = np.zeros(3, np.int64)
-    first = second = np.int64(0)
-    script = 0
-    for place in range(len(codes) + 1):
-        symbol = np.int64(table[codes[place]]) if place < len(codes) else np.int64(0)
-        now = 0 if symbol == 0 else (1 if symbol < 100 else 2)
-        if now != script and script:
-            sums[script] += latin[first, second, 0] if script == 1 else cyrillic[first, second, 0]
-            first = second = np.int64(0)
-        script = now
-        if now == 1:
-            sums[1] += latin[first, second, symbol]
-            counts[1] += 1
-            first, second = second, symbol
-        elif now == 2:
-            sums[2] += cyrillic[first, second, symbol - 100]
-            counts[2] += 1
-            first, second = second, symbol - 100
-    return sums[1], counts[1], sums[2], counts[2]
+def count_trigrams(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Trigrams of the words of a text, Latin [27, 27, 27] and Cyrillic [34, 34, 34] int64."""
+    counts = np.bincount(_trigrams(codes, letter_table())[0], minlength=LATIN**3 + CYRILLIC**3)
+    return counts[: LATIN**3].reshape((LATIN,) * 3), counts[LATIN**3 :].reshape((CYRILLIC,) * 3)
 
 
 def to_bits(counts: np.ndarray) -> np.ndarray:
@@ -106,11 +92,11 @@ def to_bits(counts: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _tables() -> tuple[np.ndarray, np.ndarray]:
+def _bits_table() -> np.ndarray:
+    """Bits × 16 of each trigram, Latin ones first, [27³ + 34³] uint8."""
     with files("maxtrain.corpus.score").joinpath("data/letters.npy").open("rb") as file:
-        flat = np.load(file, allow_pickle=False)
-    latin, cyrillic = flat[: LATIN**3], flat[LATIN**3 :]
-    return latin.reshape((LATIN,) * 3), cyrillic.reshape((CYRILLIC,) * 3)
+        table: np.ndarray = np.load(file, allow_pickle=False)
+    return table
 
 
 @dataclass(frozen=True)
@@ -130,13 +116,17 @@ class LetterBits:
 
 def letter_bits(codes: np.ndarray) -> LetterBits:
     """Bits a letter of the Latin and Cyrillic words among code points, [characters] uint32."""
-    latin, num_latin, cyrillic, num_cyrillic = _bits(codes, letter_table(), *_tables())
-    return LetterBits(
-        latin / BITS_UNIT / num_latin if num_latin else float("nan"),
-        num_latin,
-        cyrillic / BITS_UNIT / num_cyrillic if num_cyrillic else float("nan"),
-        num_cyrillic,
-    )
+    found, split = _trigrams(codes, letter_table())
+    latin, num_latin = _mean_bits(found[:split], LATIN, 0)
+    cyrillic, num_cyrillic = _mean_bits(found[split:], CYRILLIC, LATIN**3)
+    return LetterBits(latin, num_latin, cyrillic, num_cyrillic)
+
+
+def _mean_bits(trigrams: np.ndarray, size: int, first: int) -> tuple[float, int]:
+    """Bits a letter and number of letters; a trigram whose last symbol is 0 ends a word."""
+    letters = int(np.count_nonzero((trigrams - first) % size))
+    bits = float(_bits_table()[trigrams].sum(dtype=np.int64)) / BITS_UNIT
+    return (bits / letters if letters else float("nan")), letters
 
 
 @cache

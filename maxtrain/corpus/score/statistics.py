@@ -2,7 +2,6 @@
 
 from functools import cached_property, lru_cache
 
-import numba
 import numpy as np
 
 from maxtrain.corpus.text import Analysis, analyse
@@ -10,8 +9,6 @@ from maxtrain.corpus.text.classes import (
     CONTROL,
     DIGIT,
     HAN,
-    HANGUL,
-    KANA,
     LETTER,
     MARK,
     PUNCTUATION,
@@ -29,39 +26,21 @@ _ODD = np.zeros(128, np.bool_)
 _ODD[[ord(character) for character in "#$%&*+<=>@\\^_`{|}~"]] = True
 
 
-@compiled
-def _count_classes(codes: np.ndarray, classes: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Characters by class, [12] int64.
+_COUNTED = np.array([LETTER | MARK, DIGIT, SPACE, PUNCTUATION, SYMBOL, CONTROL, UPPER, UNSPACED, HAN], np.uint16)
+"""Classes that are counted; after them come the odd ASCII symbols."""
 
-    Letter, digit, space, punctuation, symbol, control, upper, unspaced, Han, kana, Hangul, odd ASCII.
-    """
-    counts = np.zeros(12, np.int64)
+
+@compiled
+def _count_classes(codes: np.ndarray, classes: np.ndarray, counted: np.ndarray, odd: np.ndarray) -> np.ndarray:
+    """Characters of each counted class and, last, odd ASCII symbols, [classes + 1] int64."""
+    counts = np.zeros(len(counted) + 1, np.int64)
     for place in range(len(codes)):
         flags = classes[place]
-        if flags & (LETTER | MARK):
-            counts[0] += 1
-        if flags & DIGIT:
-            counts[1] += 1
-        if flags & SPACE:
-            counts[2] += 1
-        if flags & PUNCTUATION:
-            counts[3] += 1
-        if flags & SYMBOL:
-            counts[4] += 1
-        if flags & CONTROL:
-            counts[5] += 1
-        if flags & UPPER:
-            counts[6] += 1
-        if flags & UNSPACED:
-            counts[7] += 1
-        if flags & HAN:
-            counts[8] += 1
-        if flags & KANA:
-            counts[9] += 1
-        if flags & HANGUL:
-            counts[10] += 1
+        for index in range(len(counted)):
+            if flags & counted[index]:
+                counts[index] += 1
         if codes[place] < 128 and odd[codes[place]]:
-            counts[11] += 1
+            counts[len(counted)] += 1
     return counts
 
 
@@ -187,7 +166,7 @@ def _repeated_lines(hashes: np.ndarray, bounds: np.ndarray) -> tuple[float, floa
     return lines / len(hashes), characters / total
 
 
-@numba.njit(cache=True)
+@compiled
 def _longest_solid(classes: np.ndarray) -> int:
     """Longest run of ASCII-like characters without white space, scripts without spaces left out."""
     longest = 0
@@ -213,7 +192,7 @@ class Statistics:
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        return _count_classes(self.analysis.codes, self.analysis.classes, _ODD)
+        return _count_classes(self.analysis.codes, self.analysis.classes, _COUNTED, _ODD)
 
     @property
     def characters(self) -> int:
@@ -246,7 +225,7 @@ class Statistics:
     @property
     def odd_symbols(self) -> float:
         """Share of ASCII symbols that prose has few of."""
-        return self._share(11)
+        return self._share(-1)
 
     @property
     def controls(self) -> float:

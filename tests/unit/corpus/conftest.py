@@ -1,8 +1,10 @@
 import json
+from collections import Counter
 
 import pytest
 
 from maxtrain.core.lines import iterate_lines
+from maxtrain.corpus.text import analyse
 from maxtrain.tokenizer import train_tokenizer
 
 RECIPE = """\
@@ -43,3 +45,14 @@ def recipe(tmp_path, records):
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE.format(output=tmp_path / "out"))
     return path
+
+
+@pytest.fixture(scope="session")
+def overlap():
+    """F1 of two texts: twice the units that they share, as bags, over the units of both."""
+
+    def overlap(one, other):
+        bags = [Counter(analyse(text).unit_hashes.tolist()) for text in (one, other)]
+        return 2 * (bags[0] & bags[1]).total() / max(bags[0].total() + bags[1].total(), 1)
+
+    return overlap

@@ -1,12 +1,7 @@
 """A dataset behind an S3 URL, on a server of the test's own."""
 
-import logging
-import urllib.request
-
 import numpy as np
 import pytest
-import tensorstore
-from moto.server import ThreadedMotoServer
 
 from maxtrain.core import files
 from maxtrain.core.errors import DataError, run_command
@@ -14,26 +9,13 @@ from maxtrain.dataset import Dataset, verify_only_own_files
 
 
 @pytest.fixture(scope="module")
-def store(original):
-    """A bucket that holds the dataset under `d`; yields the bucket's key-value store."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server runs in this process
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", endpoint)
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")).close()
-        bucket = tensorstore.KvStore.open(
-            {"driver": "s3", "bucket": "bucket", "endpoint": endpoint, "aws_region": "us-east-1"}
-        ).result()
-        for path in original.rglob("*"):
-            if path.is_file():
-                bucket[f"d/{path.relative_to(original)}"] = path.read_bytes()
-        yield bucket
-    server.stop()
+def store(make_bucket, original):
+    """A bucket that holds the dataset under `d`; the bucket's key-value store."""
+    bucket = make_bucket("bucket")
+    for path in original.rglob("*"):
+        if path.is_file():
+            bucket[f"d/{path.relative_to(original)}"] = path.read_bytes()
+    return bucket
 
 
 def test_reads_what_the_local_one_reads(store, original):

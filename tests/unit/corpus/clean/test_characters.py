@@ -2,7 +2,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maxtrain.corpus.clean import CLEAN_RULES, ControlCharacters, HtmlEntities, RawHtml, Unicode
@@ -99,6 +99,7 @@ def test_damage_is_undone(dirty, run, similarity, kind, least):
 
 @settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=()), max_size=80))
+@example("\x8e²Ā")
 def test_any_text_and_idempotence(text):
     for kind in CLEAN_RULES:
         rule = kind()

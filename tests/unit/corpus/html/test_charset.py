@@ -51,7 +51,8 @@ def test_what_is_stated_is_weighed():
 def test_labels_mean_what_browsers_take_them_for():
     labels = {"GB2312": "gb18030", "latin1": "cp1252", "x-sjis": "cp932", "utf8": "utf-8", "ks_c_5601-1987": "cp949"}
     assert {label: python_codec(label) for label in labels} == labels
-    for label in ("", None, "klingon", "rot13", "zlib", "utf-7", "idna", "base64", "x" * 500, "\0"):
+    wrong = ("", None, "klingon", "rot13", "zlib", "utf-7", "idna", "base64", "x" * 500, "\0")
+    for label in (*wrong, "UNDEFINED", "unicodeescape", "raw_unicode_escape"):
         assert python_codec(label) is None
 
 

@@ -3,34 +3,17 @@
 import gzip
 import hashlib
 import json
-import logging
-import urllib.request
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorstore
-from moto.server import ThreadedMotoServer
 
 from maxtrain.corpus.read import BadRecord, Source, fingerprint, input_bytes, read_file
 
 
 @pytest.fixture(scope="module")
-def bucket():
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server runs in this process
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", endpoint)
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/raw", method="PUT")).close()
-        yield tensorstore.KvStore.open(
-            {"driver": "s3", "bucket": "raw", "endpoint": endpoint, "aws_region": "us-east-1"}
-        ).result()
-    server.stop()
+def bucket(make_bucket):
+    return make_bucket("raw")
 
 
 def read(name):
