@@ -83,7 +83,8 @@ def main() -> None:
         tokens = random.integers(VOCABULARY.size, size=(BATCH.size, config.Pos.size), dtype=np.int32)
         return LmExample(tokens=haliax.named(jax.numpy.asarray(tokens), (BATCH, config.Pos)), loss_mask=mask)
 
-    with jax.set_mesh(jax.make_mesh((1,), ("data",))), haliax.axis_mapping({}):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh), haliax.axis_mapping({}):
         state = haliax.named_jit(create_state)(jax.random.key(0))
         jitted = haliax.named_jit(train_step, donate_args=(True, False))
 
